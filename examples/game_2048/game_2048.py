@@ -22,8 +22,6 @@ from art.local import LocalBackend
 from art.rewards import Ruler
 from art.testing import LlmServer, TruthfulJudge
 
-HELD_OUT = 128
-
 # %% [markdown]
 # A rollout is one game. The model reads the board and the legal moves, and replies with one word. The seed
 # decides where new tiles appear: the games of a group have the same one.
@@ -49,10 +47,10 @@ async def play(model: art.Model, seed: str) -> art.Trajectory:
     return trajectory
 
 
-async def evaluate(model: art.Model, stage: str) -> None:
-    """Log a game of each held-out seed, and print the score and how many games an illegal move ended."""
+async def evaluate(model: art.Model, stage: str, count: int) -> None:
+    """Log a game of each of `count` held-out seeds, and print their score and how many ended illegally."""
     games = await art.gather_trajectories(
-        [play(model, f"held out/{n}") for n in range(HELD_OUT)], pbar_desc=None
+        [play(model, f"held out/{n}") for n in range(count)], pbar_desc=None
     )
     for game in games:
         game.metadata["stage"] = stage
@@ -101,13 +99,13 @@ async def main(options: argparse.Namespace) -> None:
         await model.register(backend)
         ruler = await open_ruler(stack, options.judge) if options.reward == "ruler" else None
         if await model.get_step() == 0:
-            await evaluate(model, "base")
+            await evaluate(model, "base", options.held_out)
         if await model.get_step() == 0 and options.demonstrations:
             shown = [{"messages": demonstration(number)} for number in range(options.demonstrations)]
             await model.train_sft(
                 shown, art.TrainSFTConfig(learning_rate=options.sft_learning_rate, batch_size=8)
             )
-            await evaluate(model, "SFT")
+            await evaluate(model, "SFT", options.held_out)
         for step in range(await model.get_step(), options.steps):
             groups = await art.gather_trajectory_groups(
                 (
@@ -122,7 +120,7 @@ async def main(options: argparse.Namespace) -> None:
             rate = options.learning_rate * min(1.0, 1.2 - step / options.steps)
             await model.train(groups, config=art.TrainConfig(learning_rate=rate))
             if (step + 1) % 5 == 0 or step + 1 == options.steps:
-                await evaluate(model, "RL")
+                await evaluate(model, "RL", options.held_out)
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -140,6 +138,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=8, help="seeds of a step")
     parser.add_argument("--group-size", type=int, default=16, help="games of each seed")
     parser.add_argument("--learning-rate", type=float, default=7e-4)
+    parser.add_argument("--held-out", type=int, default=128, help="games of an evaluation")
     parser.add_argument("--path", default=".art", help="where models and logs are kept")
     return parser.parse_args(arguments)
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SYSTEM_PROMPT = "You play a game."
-MOVES = ("left", "right", "up", "down")
+MOVES = ("left", "up", "right", "down")
+"""Around the board: whoever prefers early or late ones falls back to a neighbouring side."""
 SIZE = 4
 FOURS = 0.1
 """The share of new tiles that are a 4, not a 2."""
 MOST_MOVES = 20
 """The moves of a game, if no illegal one ends it earlier."""
-AROUND = ("left", "up", "right", "down")
 CARE = 0.6
 """The share of moves at which the player of the demonstrations looks at what is legal."""
 ILLEGAL_COSTS = 0.1
@@ -150,17 +150,15 @@ def quality_of(messages: Sequence[Mapping[str, Any]]) -> float:
 def demonstration(number: int) -> list[dict[str, Any]]:
     """Returns a game of a careless player. An illegal move ends nearly all his games early.
 
-    At six of ten moves he goes on around the board, to the next side that is legal. Else he names any side.
+    At six of ten moves he names one of the legal sides. Else he names any side.
     """
     game, dice = SlidingTiles(f"demonstrations/{number}"), random.Random(f"player/{number}")
-    messages, last = [{"role": "system", "content": SYSTEM_PROMPT}], dice.choice(AROUND)
+    messages = [{"role": "system", "content": SYSTEM_PROMPT}]
     while not game.ended:
-        at = AROUND.index(last)
-        onward = [move for move in AROUND[at + 1 :] + AROUND[: at + 1] if move in legal_moves(game.board)]
-        last = onward[0] if dice.random() < CARE else dice.choice(MOVES)
+        move = dice.choice(legal_moves(game.board) if dice.random() < CARE else MOVES)
         messages.append({"role": "user", "content": say_board(game.board)})
-        messages.append({"role": "assistant", "content": last})
-        game.play(last)
+        messages.append({"role": "assistant", "content": move})
+        game.play(move)
     return messages
 
 
