@@ -159,6 +159,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gymnasium": ("gymnasium",),
         "verifiers-hub": ("verifiers",),
         "openenv": ("openenv",),
+        "inspect": ("inspect_ai",),
         "quantized": (*_LOCAL, "bitsandbytes"),
         "vllm": (*_LOCAL, "aiohttp"),
         "wandb": ("wandb",),

@@ -32,6 +32,9 @@ LIBRARIES, VERIFIERS = ".venv-environments", ".venv-verifiers"
 """Environments of Python with other libraries: verifiers and OpenEnv, which do not go with the others."""
 
 
+INSPECT_TASKS = "tests/environments/adapters/programs/inspect_tasks.py"
+
+
 def python_of(place: str) -> Path:
     return ROOT / place / "bin" / "python"
 
@@ -119,6 +122,12 @@ CASES = [
         apart=VERIFIERS,
     ),
     Case(
+        name=f"inspect:{INSPECT_TASKS}@say",
+        rewards=(0, 1),
+        parts=TURNS | {"exact", "truncated"},
+        apart=LIBRARIES,
+    ),
+    Case(
         name="openenv:WORLDS/guess",
         rewards=(-0.5, 1),
         parts=TURNS | {"truncated", "invalid_actions"},
@@ -162,6 +171,7 @@ def run_apart(order: Mapping[str, Any], seed: int, place: str) -> list[dict[str,
     done = subprocess.run(
         [python, "-W", "ignore", str(HERE / "environment_program.py")],
         input=json.dumps(order),
+        cwd=ROOT,
         env=variables,
         capture_output=True,
         text=True,
@@ -354,6 +364,7 @@ def test_a_wrong_name_or_option_is_refused_with_what_is_known() -> None:
         ("gymnasium:CartPole-v1", "gymnasium"),
         ("verifiers:wordle", "verifiers-hub"),
         ("openenv:http://127.0.0.1:9", "openenv"),
+        ("inspect:tasks.py@say", "inspect"),
     ],
 )
 def test_a_missing_library_is_named_with_its_extra(name: str, extra: str) -> None:

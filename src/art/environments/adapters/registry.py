@@ -23,6 +23,7 @@ from art.errors import ConfigurationError, did_you_mean
 ADAPTERS: Mapping[str, str] = MappingProxyType(
     {
         "gymnasium": "art.environments.adapters.gymnasium:GymnasiumEnvironment",
+        "inspect": "art.environments.adapters.inspect_ai:InspectEnvironment",
         "openenv": "art.environments.adapters.openenv:OpenEnvEnvironment",
         "reasoning-gym": "art.environments.adapters.reasoning_gym:ReasoningGymEnvironment",
         "textarena": "art.environments.adapters.textarena:TextArenaEnvironment",

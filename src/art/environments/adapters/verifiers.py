@@ -19,11 +19,8 @@ import random
 import re
 import signal
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,15 +28,14 @@ from typing import TYPE_CHECKING, Any
 from art.environments.adapters.environment import (
     CALL_S,
     MAX_TOKENS,
-    REQUEST_S,
     SCENARIO_ID,
     LibraryEnvironment,
+    ModelRequests,
     Scenario,
     check_split,
     content_id,
     load_module,
 )
-from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
 from art.types import SHOW, Unscored, text_of_content
 
@@ -57,44 +53,6 @@ RESERVED = frozenset({"reward", "reward_std_dev", "exception_rate", "unscored_ra
 """Names of metrics that a step has already."""
 FAILED_FUNCTIONS: ContextVar[dict[str, str] | None] = ContextVar("art_failed_reward_functions", default=None)
 """Of the rollout that is scored here: functions of the rubric that raised, and what."""
-
-
-@dataclass
-class _Requests:
-    """The requests of one rollout to the model. All of them are made in the environment's loop."""
-
-    seed: int | None
-    listener: Any
-    """Hears the completions; None: nobody does."""
-    count: int = 0
-    open: int = 0
-    answered: int = 0
-    changed_at: float = field(default_factory=time.monotonic)
-    error: Exception | None = None
-    """What the last request that failed raised."""
-
-    @contextmanager
-    def asking(self) -> Iterator[dict[str, Any]]:
-        """Gives the arguments of a request, which runs inside the block."""
-        from art.client.capture import listening
-
-        seeded = {} if self.seed is None else {"seed": turn_seed(self.seed, self.count)}
-        self.count += 1
-        self.open += 1
-        try:
-            with listening(self.listener):
-                yield {"timeout": REQUEST_S, **seeded}
-            self.answered += 1
-        except Exception as error:
-            self.error = error
-            raise
-        finally:
-            self.open -= 1
-            self.changed_at = time.monotonic()
-
-    def left_s(self, deadline_s: float) -> float:
-        """Returns how long the environment may still take, in seconds, if no request begins."""
-        return deadline_s if self.open else self.changed_at + deadline_s - time.monotonic()
 
 
 class _LoopThread:
@@ -195,13 +153,13 @@ class VerifiersEnvironment(LibraryEnvironment):
         if model.trainable:
             _, at, step = model.get_inference_name().rpartition("@")
             async with rollout(model, step=int(step) if at else None) as scope:  # type: ignore[arg-type]
-                requests = _Requests(seed, None)
+                requests = ModelRequests(seed, None)
                 output = await self._run(row, scope.openai_client(), scope.model_name, sampling, requests)
             trajectory = scope.trajectory
         else:
             trajectory = Trajectory()
             recorder = Recorder(trajectory)
-            requests = _Requests(seed, recorder)
+            requests = ModelRequests(seed, recorder)
             name = model.get_inference_name()
             output = await self._run(row, model.openai_client(), name, sampling, requests)
             recorder.close()
@@ -227,7 +185,7 @@ class VerifiersEnvironment(LibraryEnvironment):
             thread.stop()
 
     async def _run(
-        self, row: Any, client: Any, model_name: str, sampling: dict[str, Any], requests: _Requests
+        self, row: Any, client: Any, model_name: str, sampling: dict[str, Any], requests: ModelRequests
     ) -> Mapping[str, Any]:
         """Returns verifiers' output. Raises the error of a request as it is, others as
         EnvironmentFailedError.
@@ -265,7 +223,7 @@ class VerifiersEnvironment(LibraryEnvironment):
             ) from requests.error
         return {**output, "failed functions": failed}
 
-    async def _wait(self, running: asyncio.Future[Any], requests: _Requests) -> None:
+    async def _wait(self, running: asyncio.Future[Any], requests: ModelRequests) -> None:
         while not running.done():
             left_s = requests.left_s(self._deadline_s)
             if left_s <= 0:
@@ -491,12 +449,12 @@ def _load(library: Any, full: str, name: str, arguments: Mapping[str, Any]) -> A
 
 
 @functools.cache
-def _client_class(library: Any) -> Callable[[Any, _Requests], Any]:
+def _client_class(library: Any) -> Callable[[Any, ModelRequests], Any]:
     """Returns verifiers' own client of chat completions, which notes what it asks."""
     from openai import BadRequestError
 
     class RolloutClient(library.OpenAIChatCompletionsClient):  # type: ignore[misc]
-        def __init__(self, client: Any, requests: _Requests) -> None:
+        def __init__(self, client: Any, requests: ModelRequests) -> None:
             super().__init__(client)
             self._requests = requests
 
