@@ -23,6 +23,8 @@ DISTRIBUTION_OF = {
     "langchain_openai": "langchain-openai",
     "mlflow": "mlflow-skinny",
     "reasoning_gym": "reasoning-gym",
+    "openenv": "openenv-core",
+    "inspect_ai": "inspect-ai",
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http",
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -131,19 +129,3 @@ async def test_agents_of_langgraph_are_trained(tmp_path: Path) -> None:
     assert result.metrics["data/sheet/trained_tokens"] == sum(one.completion_tokens for one in sampled)
     assert {one.step for one in sampled} == {0}
     assert {one.step for history in histories(again) for one in history} == {1}
-
-
-@pytest.mark.slow
-def test_the_program_of_the_page_trains(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/guides/langgraph.md").read_text(encoding="utf-8")
-    program = tmp_path / "mail_agent.py"
-    program.write_text(page.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(program), "1", "2", "4"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "step 1:" in done.stdout and "of 8 answers right" in done.stdout

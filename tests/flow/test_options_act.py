@@ -185,7 +185,7 @@ async def test_length_and_chat_format_are_the_model_s(tmp_path: Path) -> None:
             return model
 
         short = await registered("short", init_args={"max_seq_length": 24})
-        with pytest.raises(openai.BadRequestError, match="has room for 24 tokens") as refused:
+        with pytest.raises(openai.BadRequestError, match="maximum context length") as refused:
             await play(short, 0.0, messages=[{"role": "user", "content": "yes or no? " * 20}])
         assert refused.value.code == "context_length_exceeded"
         reply = (await play(short, 0.0, max_tokens=500)).messages_and_choices[-1]

@@ -29,7 +29,10 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-FORMATS = ("nano", "qwen3", "template", "llama-3")
+JSON_FORMATS = ("nano", "qwen3", "template", "llama-3", "deepseek-v3", "deepseek-r1", "kimi-k2")
+TAGGED = ("qwen3.5", "qwen3.6", "prime-qwen3", "nemotron-3", "glm-4.5", "glm-5", "minimax-m2")
+"""Formats that write each argument alone, texts without quotes."""
+FORMATS = (*JSON_FORMATS, *TAGGED)
 ASK = [{"role": "user", "content": "hello"}]
 MOST = 1000
 
@@ -39,7 +42,8 @@ def made(name: str) -> tuple[LibraryRenderer, Grammars]:
     if name == "nano":
         folder = str(resolve("art/nano-tools"))
         return create_chat_renderer(folder), Grammars(folder)
-    chat = template(CHATML) if name == "template" else family(name)
+    silent = {"enable_thinking": False} if name in ("glm-4.5", "glm-5") else {}
+    chat = template(CHATML) if name == "template" else family(name, **silent)
     return chat, Grammars("", load=lambda _: read_vocabulary(str(saved())))
 
 
@@ -66,12 +70,34 @@ def written(name: str, constraint: Constraint, seed: int) -> list[int]:
     while len(ids) < MOST:
         bits = np.unpackbits(guide.allowed(vocabulary), bitorder="little")
         allowed = np.flatnonzero(bits).tolist()
-        ending = [one for one in allowed if one in stops or set(chat.token_bytes(one)) & set(b'"}]')]
-        ids.append(draw.choice(ending if ending and draw.random() < 0.4 else allowed))
+        ending = [one for one in allowed if one in stops or set(chat.token_bytes(one)) & set(b'"}]<\n')]
+        closing = [one for one in allowed if chat.token_bytes(one) == closing_byte(name, chat, ids)]
+        if closing and draw.random() < 0.97:
+            ids.append(closing[0])
+        else:
+            ids.append(draw.choice(ending if ending and draw.random() < 0.4 else allowed))
         if ids[-1] in stops:
             return ids
         guide.advance(ids[-1])
     raise AssertionError(f"no end in sight: {chat.decode(ids)!r}")
+
+
+CLOSING = {
+    **dict.fromkeys(("qwen3.5", "qwen3.6", "prime-qwen3", "nemotron-3"), b"\n</parameter>\n"),
+    "minimax-m2": b"</parameter>\n",
+}
+
+
+def closing_byte(name: str, chat: LibraryRenderer, ids: list[int]) -> bytes:
+    """Returns what comes next of the text that ends a value, once it has begun; a writer without sense would
+    never find it.
+    """
+    closing = CLOSING.get(name, b"")
+    said = b"".join(map(chat.token_bytes, ids[-len(closing) :]))
+    for length in range(len(closing) - 1, 0, -1):
+        if said.endswith(closing[:length]):
+            return closing[length : length + 1]
+    return b""
 
 
 def reply(
@@ -79,7 +105,9 @@ def reply(
 ) -> Parsed:
     chat, _ = made(name)
     prompt = chat.render(ASK, None)
-    if name in ("qwen3", "template"):
+    if chat.decode(prompt).rstrip().endswith("<think>"):
+        prompt += chat.encode("\n</think>\n\n")
+    elif name in ("qwen3", "template", "prime-qwen3"):
         prompt += chat.encode("<think>\n\n</think>\n\n")
     constraint = chat.grammar(prompt, text=text, tools=tools, parallel=parallel)
     assert constraint is not None
@@ -122,7 +150,7 @@ def arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 SCHEMA = objects(st.recursive(LEAF, lambda inner: objects(inner) | arrays(inner), max_leaves=4))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", JSON_FORMATS)
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(first=SCHEMA, second=SCHEMA, seed=st.integers(0, 10**6), parallel=st.booleans())
 def test_calls_are_read_and_fit_their_schemas(
@@ -134,6 +162,76 @@ def test_calls_are_read_and_fit_their_schemas(
     assert parallel or len(parsed.tool_calls) == 1
     for call in parsed.tool_calls:
         jsonschema.validate(json.loads(call.arguments), schemas[call.name])
+
+
+PLAIN = st.sampled_from(
+    [
+        {"type": "string"},
+        {"type": "string", "maxLength": 12},
+        {"type": "string", "enum": ["a", "an other", 'quo"te', "12"]},
+        {"type": "string", "const": "only"},
+        {"type": "integer", "minimum": -50, "maximum": 1000},
+        {"type": "number", "minimum": 0, "maximum": 1},
+        {"type": "boolean"},
+        {"type": "null"},
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+        {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+        {"type": "array", "items": {"type": "string", "maxLength": 5}, "maxItems": 3},
+        {"type": "array", "items": {"$ref": "#/$defs/point"}, "maxItems": 2},
+    ]
+)
+POINT = {
+    "type": "object",
+    "properties": {"x": {"type": "integer", "maximum": 9, "minimum": 0}},
+    "required": ["x"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("name", TAGGED)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    properties=st.dictionaries(st.sampled_from(["id", "why", "a b", "name", "ü"]), PLAIN, max_size=4),
+    few=st.booleans(),
+    seed=st.integers(0, 10**6),
+    parallel=st.booleans(),
+)
+def test_arguments_that_are_written_alone_are_read_and_fit(
+    name: str, properties: dict[str, Any], few: bool, seed: int, parallel: bool
+) -> None:
+    schema = {
+        **{"type": "object", "properties": properties, "$defs": {"point": POINT}},
+        **{"required": sorted(properties)[: 2 if few else None], "additionalProperties": False},
+    }
+    parsed = reply(name, [tool("search", schema), tool("write.it-2", None)], seed, parallel=parallel)
+    assert parsed.content == "" and parsed.tool_calls
+    assert parallel or len(parsed.tool_calls) == 1
+    for call in parsed.tool_calls:
+        if call.name == "search":
+            jsonschema.validate(json.loads(call.arguments), schema)
+        else:
+            assert (call.name, call.arguments) == ("write.it-2", "{}")
+
+
+@pytest.mark.parametrize("name", TAGGED)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "^[a-z]+$"},
+        {"type": "string", "enum": [" a", "b"]},
+        {"type": "string", "enum": ["</parameter>"]},
+        {"enum": ["a", 3]},
+        {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
+        {},
+    ],
+)
+def test_a_schema_that_a_text_without_quotes_cannot_follow_has_no_grammar(
+    name: str, schema: dict[str, Any]
+) -> None:
+    chat, _ = made(name)
+    asked = tool("f", {"type": "object", "properties": {"key": schema}})
+    assert chat.grammar(chat.render(ASK, None), text=None, tools=[asked], parallel=True) is None
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -204,10 +302,34 @@ def test_a_thought_may_come_first_and_an_open_one_is_ended() -> None:
     assert chat.parse(ids, opened, None).content == "yes"
 
 
-def test_formats_without_a_grammar_have_none() -> None:
-    for name in ("qwen3.5", "glm-4.5", "kimi-k2"):
-        chat = family(name)
-        assert chat.grammar(chat.render(ASK, None), text=None, tools=[tool("f", None)], parallel=True) is None
+def test_a_format_without_a_grammar_has_none() -> None:
+    chat = family("gemma4")
+    assert chat.grammar(chat.render(ASK, None), text=None, tools=[tool("f", None)], parallel=True) is None
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"nano", "template"}))
+def test_calls_as_the_format_itself_writes_them_are_allowed(name: str) -> None:
+    chat, grammars = made(name)
+    schema = {"type": "object", "properties": {"key": {"type": "string"}, "on": {"type": "boolean"}}}
+    tools = [tool("find", schema)]
+    function = {"name": "find", "arguments": '{"key": "a <b>", "on": true}'}
+    said = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "functions.find:0", "function": function}],
+    }
+    prompt = chat.render(ASK, tools)
+    written_ids = chat.reply(prompt, said, tools)
+    text = chat.decode(written_ids).replace("True", "true")  # of templates that print Python's
+    constraint = chat.grammar(prompt, text=None, tools=tools, parallel=True)
+    assert constraint is not None
+    guide = grammars.open(constraint, chat.stop_token_ids)
+    for one in chat.encode(text.removeprefix("\n") if name == "glm-4.5" else text):
+        assert np.unpackbits(guide.allowed(600), bitorder="little")[one], (text, chat.decode([one]))
+        if one in chat.stop_token_ids:
+            return
+        guide.advance(one)
+    raise AssertionError(text)
 
 
 def test_parameters_that_are_no_object_are_refused() -> None:

@@ -1,18 +1,27 @@
 """Tool calls as grammars: what a chat format's `parse` reads as calls, in llguidance's Lark.
 
-    nano, Hermes (Qwen)     <tool_call>
-                            {"name": "search", "arguments": {"keyword": "atlas"}}
-                            </tool_call>
-    Llama 3                 {"name": "search", "parameters": {"keyword": "atlas"}}
+    nano, Hermes (Qwen 3)       <tool_call>
+                                {"name": "search", "arguments": {"keyword": "atlas"}}
+                                </tool_call>
+    Qwen 3.5, Nemotron          <tool_call>
+                                <function=search>
+                                <parameter=keyword>
+                                atlas
+                                </parameter>
+                                </function>
+                                </tool_call>
 
-The markers are ids, `<[497]>`, so that no text can be taken for one. Arguments follow the tool's schema.
+The markers are ids, `<[497]>`, so that no text can be taken for one. Arguments follow the tool's schema; of
+formats that write each argument alone, a schema that such a text cannot follow has no grammar.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from art.engine.constraints import AS_TAUGHT, alternatives
@@ -25,25 +34,124 @@ Thinking = Literal["no", "may", "open"]
 """Whether a reply may begin with a thought, or the prompt has begun one."""
 
 _ANY = r"/(.|\n)*/"
-_HERMES = frozenset({"NanoRenderer", "Qwen3Renderer", "Qwen3VLRenderer", "TemplateRenderer"})
-THINKING = frozenset({"Qwen3Renderer", "Qwen3VLRenderer", "TemplateRenderer"})
-"""Formats whose replies may begin with a thought of their own accord."""
-_LLAMA = frozenset({"Llama3Renderer"})
 _FRAMED = frozenset({"GptOssRenderer", "InklingRenderer"})
 """Their text stands in frames of markers, which a constraint of the text alone would forbid."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallFormat:
-    """The format of one call, around and between its parts."""
+    """The calls of a format: texts with the markers in them; `{name}` and `{quoted}` are the tool's."""
 
-    before: str
-    """Lark, as the following ones."""
-    arguments: str
-    """The key of the arguments."""
-    after: str
+    opening: str = ""
+    """Before the first call."""
+    head: str
+    key: str = ""
+    """Before the value of `{key}`; empty: the arguments are one JSON object."""
+    end: str = ""
+    """After each value."""
+    tail: str
+    closing: str = ""
+    """After the last call."""
     between: str | None
-    """None: a reply holds one call at most, and then nothing else."""
+    """Between calls. None: a reply holds one call at most, and then nothing else."""
+
+
+_HERMES = CallFormat(
+    head='<tool_call>\n{"name": {quoted}, "arguments": ', tail="}\n</tool_call>", between="\n"
+)
+_FUNCTION = CallFormat(
+    head="<tool_call>\n<function={name}>\n",
+    key="<parameter={key}>\n",
+    end="\n</parameter>\n",
+    tail="</function>\n</tool_call>",
+    between="\n",
+)
+_DEEPSEEK = CallFormat(
+    opening="<｜tool▁calls▁begin｜>",
+    head="<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n",
+    tail="\n```<｜tool▁call▁end｜>",
+    closing="<｜tool▁calls▁end｜>",
+    between="",
+)
+_KIMI = CallFormat(
+    opening="<|tool_calls_section_begin|>",
+    head="<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>",
+    tail="<|tool_call_end|>",
+    closing="<|tool_calls_section_end|>",
+    between="",
+)
+_FORMATS: Mapping[str, CallFormat] = MappingProxyType(
+    {
+        **dict.fromkeys(("NanoRenderer", "Qwen3Renderer", "Qwen3VLRenderer", "TemplateRenderer"), _HERMES),
+        **dict.fromkeys(("Qwen35Renderer", "Qwen36Renderer", "PrimeQwen3Renderer"), _FUNCTION),
+        "Nemotron3Renderer": replace(_FUNCTION, closing="\n"),
+        "Llama3Renderer": CallFormat(head='{"name": {quoted}, "parameters": ', tail="}", between=None),
+        **dict.fromkeys(("DeepSeekV3Renderer", "DeepSeekR1Renderer"), _DEEPSEEK),
+        **dict.fromkeys(("KimiK2Renderer", "KimiK25Renderer"), _KIMI),
+        "GLM45Renderer": CallFormat(
+            head="<tool_call>{name}\n",
+            key="<arg_key>{key}</arg_key>\n<arg_value>",
+            end="</arg_value>\n",
+            tail="</tool_call>",
+            between="\n",
+        ),
+        "GLM5Renderer": CallFormat(
+            head="<tool_call>{name}",
+            key="<arg_key>{key}</arg_key><arg_value>",
+            end="</arg_value>",
+            tail="</tool_call>",
+            between="",
+        ),
+        "MiniMaxM2Renderer": CallFormat(
+            opening="<minimax:tool_call>\n",
+            head='<invoke name="{name}">\n',
+            key='<parameter name="{key}">',
+            end="</parameter>\n",
+            tail="</invoke>\n",
+            closing="</minimax:tool_call>",
+            between="",
+        ),
+    }
+)
+"""The format of a renderer's calls."""
+_MARKERS = re.compile(
+    r"(</?tool_call>|<｜[^｜]+｜>|<\|tool_call[^|]*\|>|</?arg_key>|</?arg_value>|</?minimax:tool_call>)"
+)
+"""What is one id in a format's texts."""
+_NUMBER = re.compile(r"(\{number\})")
+THINKING = frozenset(
+    {
+        *("Qwen3Renderer", "Qwen3VLRenderer", "TemplateRenderer", "PrimeQwen3Renderer"),
+        *("Qwen35Renderer", "Qwen36Renderer", "GLM45Renderer"),
+    }
+)
+"""Formats whose replies may begin with a thought of their own accord."""
+_JSON_TYPES = frozenset({"integer", "number", "boolean", "null", "object", "array"})
+_TEXT_KEYS = frozenset({"type", "enum", "const", "maxLength", "description", "title", "default", "examples"})
+"""What the schema of a text may have, where it is written without quotes."""
+_LIMITS = frozenset({"enum", "const", "maxLength"})
+_NO_JSON, _JSON_WORDS = r'[^\s0-9\-"{\[<](.|\n)*', r"(true|false|null|NaN|Infinity)\s*"
+"""What no JSON begins with, and the words of JSON."""
+_COMBINED = frozenset({"$ref", "anyOf", "oneOf", "allOf", "not", "if"})
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end of a value, in Lark; `text` where no marker tells it from a value's own text."""
+
+    lark: str
+    text: str
+    never: str = ""
+    """What no text may have, because the call would be read as ended."""
+
+    def after_text(self, rule: str, pattern: str, *, but: str = "") -> list[str]:
+        """Returns the rules of a text that ends as soon as the end is read. but: no such text."""
+        end = "" if _MARKERS.search(self.text) else self.text.replace("\n", r"\n").replace("/", r"\/")
+        terminal = rule.upper()
+        told = f"{terminal}: /{pattern}{end}/" + (f" & ~/{but}{end}/" if but else "")
+        if self.never:
+            told += rf" & ~/(.|\n)*{self.never.replace('/', chr(92) + '/')}(.|\n)*/"
+        return [f"{rule}[lazy]: {terminal}" if end else f"{rule}: {terminal} {self.lark}", told]
 
 
 def check_plain(kind: str) -> None:
@@ -58,20 +166,18 @@ def check_plain(kind: str) -> None:
 
 def call_format(kind: str, tokenizer: Any) -> CallFormat | None:
     """The format of a renderer's calls; None where no grammar of them is known here."""
-    if kind in _LLAMA:
-        return CallFormat(before="", arguments="parameters", after="", between=None)
-    opening, closing = _marker(tokenizer, "<tool_call>"), _marker(tokenizer, "</tool_call>")
-    if kind not in _HERMES or opening is None or closing is None:
+    form = _FORMATS.get(kind)
+    if form is None:
         return None
-    return CallFormat(
-        before=f'{opening} "\\n"', arguments="arguments", after=f'"\\n" {closing}', between='"\\n"'
-    )
+    texts = (form.opening, form.head, form.key, form.end, form.tail, form.closing)
+    markers = {marker for text in texts for marker in _MARKERS.findall(text)}
+    return None if any(_marker_id(tokenizer, marker) is None for marker in markers) else form
 
 
 def call_markers(kind: str, tokenizer: Any) -> CallMarkers | None:
     """The ids around a call, where it is written as its name and then its arguments; None elsewhere."""
     opening, closing = _marker_id(tokenizer, "<tool_call>"), _marker_id(tokenizer, "</tool_call>")
-    if kind not in _HERMES or opening is None or closing is None:
+    if _FORMATS.get(kind) is not _HERMES or opening is None or closing is None:
         return None
     return CallMarkers(opening, closing)
 
@@ -104,23 +210,118 @@ def reply_grammar(
         rules.append(f"text: {_embedded(text)}")
         body = "text | calls" if tools else "text"
     if tools and form is not None:
-        rules += _calls(form, tools, parallel)
+        calls = _calls(form, tools, parallel, tokenizer)
+        if calls is None:
+            return None
+        rules += calls
     start = f"start: {prefix} reply\nreply: {body}"
     return Constraint(kind="lark", text="\n".join([start, *rules]))
 
 
-def _calls(form: CallFormat, tools: Sequence[Tool], parallel: bool) -> list[str]:
-    several = f" ({form.between} call)*" if parallel and form.between is not None else ""
+def _calls(form: CallFormat, tools: Sequence[Tool], parallel: bool, tokenizer: Any) -> list[str] | None:
+    """Returns the rules of the calls; None where a tool's arguments cannot be written in this format."""
+
+    def lark(text: str, **named: str) -> str:
+        """The text as Lark, with its markers as ids."""
+        parts = []
+        for part in _MARKERS.split(text):
+            if _MARKERS.fullmatch(part):
+                parts.append(_marker(tokenizer, part) or "")
+                continue
+            for piece in _NUMBER.split(part):
+                for name, value in named.items():
+                    piece = piece.replace(f"{{{name}}}", value)
+                if piece == "{number}":
+                    parts.append("/[0-9]/")
+                elif piece:
+                    parts.append(json.dumps(piece, ensure_ascii=False))
+        return " ".join(parts)
+
+    several = parallel and form.between is not None
+    more = f" ({lark(form.between or '')} call)*" if several else ""
     names = " | ".join(f"call_{number}" for number in range(len(tools)))
-    rules = [f"calls: call{several}", f"call: {names}"]
+    end = _End(lark(form.end), form.end, "" if _MARKERS.search(form.tail) else form.tail.strip())
+    rules = [f"calls: {lark(form.opening)} call{more} {lark(form.closing)}".rstrip(), f"call: {names}"]
     for number, tool in enumerate(tools):
         function = tool["function"]
-        head = f'{{"name": {json.dumps(function["name"])}, "{form.arguments}": '
-        rules.append(
-            f'call_{number}: {form.before} {json.dumps(head)} arguments_{number} "}}" {form.after}'.rstrip()
-        )
-        rules.append(f"arguments_{number}: {_json(_arguments(function))}")
+        name, schema = function["name"], _arguments(function)
+        if form.key:
+            values = _values(number, schema, lambda key: lark(form.key, key=key), end)
+            if values is None or re.search(r'[<>"\n]', name):
+                return None
+            body, further = values
+            rules += further
+        else:
+            body = f"arguments_{number}"
+            rules.append(f"{body}: {_json(schema)}")
+        head = lark(form.head, name=name, quoted=json.dumps(name))
+        rules.append(f"call_{number}: {head} {body} {lark(form.tail)}")
     return rules
+
+
+def _values(
+    number: int, schema: Mapping[str, Any], head: Callable[[str], str], end: _End
+) -> tuple[str, list[str]] | None:
+    """Returns how the arguments of tool `number` are written one by one, and the rules for it; None for a
+    schema that this cannot express.
+    """
+    properties, required = schema.get("properties") or {}, set(schema.get("required") or ())
+    if _COMBINED & schema.keys() or not required <= properties.keys():
+        return None
+    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    parts, rules = [], []
+    for place, (key, one) in enumerate(properties.items()):
+        rule = f"value_{number}_{place}"
+        value = _value(one, rule, end, definitions)
+        if value is None or key != key.strip() or not key or re.search(r'[<>"\n]', key):
+            return None
+        rules += value
+        written = f"{head(key)} {rule}"
+        parts.append(written if key in required else f"({written})?")
+    return " ".join(parts), rules
+
+
+def _value(schema: Any, rule: str, end: _End, definitions: Mapping[str, Any]) -> list[str] | None:
+    """Returns the rules of a value with its end, in which a text has no quotes; None if it has none."""
+    if not isinstance(schema, dict):
+        return None
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        return _one_of(options, rule, end, definitions)
+    kind = schema.get("type")
+    if kind == "string" and not set(schema) - _TEXT_KEYS:
+        known = [schema["const"]] if "const" in schema else schema.get("enum")
+        if known is not None:
+            plain = all(
+                isinstance(one, str) and one and one == one.strip() and "<" not in one for one in known
+            )
+            return [f"{rule}: ({' | '.join(map(json.dumps, known))}) {end.lark}"] if plain and known else None
+        length = f"{{0,{schema['maxLength']}}}" if "maxLength" in schema else "*"
+        return end.after_text(rule, rf"(.|\n){length}")
+    if kind in _JSON_TYPES:
+        return [f"{rule}: {rule}_json {end.lark}", f"{rule}_json: {_json({**schema, **definitions})}"]
+    return None
+
+
+def _one_of(options: Sequence[Any], rule: str, end: _End, definitions: Mapping[str, Any]) -> list[str] | None:
+    """Returns the rules of a value of one of several schemas, such as a text or null. A text is no JSON then,
+    as which it would be read.
+    """
+    texts = [one for one in options if isinstance(one, dict) and one.get("type") == "string"]
+    if len(texts) > 1 or any(one.keys() - _TEXT_KEYS or one.keys() & _LIMITS for one in texts):
+        return None
+    names, rules = [], []
+    for number, one in enumerate(options):
+        names.append(f"{rule}_{number}")
+        found = (
+            end.after_text(names[-1], _NO_JSON, but=_JSON_WORDS)
+            if one in texts
+            else _value(one, names[-1], end, definitions)
+        )
+        if found is None:
+            return None
+        rules += found
+    return [f"{rule}: {' | '.join(names)}", *rules]
 
 
 def _arguments(function: Any) -> dict[str, Any]:

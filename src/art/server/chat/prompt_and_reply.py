@@ -336,8 +336,8 @@ def check_texts_fit(texts: Iterable[str], target: Target, *, param: str) -> None
     fewest = max(fewest, characters // target.renderer.longest_token)
     if fewest > target.max_context:
         raise RequestError(
-            f"the prompt has at least {fewest} tokens; {target.name} has room for {target.max_context} "
-            "tokens of prompt and completion. Shorten it.",
+            f"the prompt has at least {fewest} tokens; the maximum context length of {target.name} is "
+            f"{target.max_context} tokens of prompt and completion. Shorten it.",
             status=400,
             code="context_length_exceeded",
             param=param,

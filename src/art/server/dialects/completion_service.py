@@ -160,8 +160,8 @@ class CompletionService:
         room = target.max_context - length
         if room < 1:
             raise RequestError(
-                f"the prompt has {length} tokens; {target.name} has room for {target.max_context} tokens of "
-                "prompt and completion. Shorten the messages.",
+                f"the prompt has {length} tokens; the maximum context length of {target.name} is "
+                f"{target.max_context} tokens of prompt and completion. Shorten the messages.",
                 status=400,
                 code="context_length_exceeded",
                 param="messages",

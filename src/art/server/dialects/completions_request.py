@@ -220,8 +220,8 @@ class RawPromptService:
         room = target.max_context - len(ids)
         if room < 1:
             raise RequestError(
-                f"the prompt has {len(ids)} tokens; {target.name} has room for {target.max_context} tokens "
-                "of prompt and completion. Shorten the prompt.",
+                f"the prompt has {len(ids)} tokens; the maximum context length of {target.name} is "
+                f"{target.max_context} tokens of prompt and completion. Shorten the prompt.",
                 status=400,
                 code="context_length_exceeded",
                 param="prompt",
