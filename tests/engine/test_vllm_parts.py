@@ -122,9 +122,9 @@ async def test_on_a_gpu_it_may_sleep_and_keeps_to_its_device(tmp_path: Path) -> 
         await prepare_launch("base", on_cpu, VllmOptions(sleep_mode=True), tmp_path, None)
 
 
-def body(sampling: Sampling, end: int | None = 9) -> dict[str, Any]:
+def body(sampling: Sampling, end: int | None = 9, *, own_masks: bool = False) -> dict[str, Any]:
     request = GenerateRequest(request_id="r", adapter=None, prompt_ids=[1, 2], sampling=sampling)
-    return completion_body(request, "m", 5, end)
+    return completion_body(request, "m", 5, end, own_masks=own_masks)
 
 
 def test_a_request_says_everything_itself() -> None:
@@ -149,13 +149,18 @@ def test_truncations_that_vllm_orders_otherwise_are_refused() -> None:
 
 def test_constraints_and_how_they_end() -> None:
     regex = Constraint(kind="regex", text="a+")
-    ended = body(Sampling(max_tokens=3, constraint=regex, stop_token_ids=(9,)))
+    ended = body(Sampling(max_tokens=3, constraint=regex, stop_token_ids=(4, 5)), end=None)
+    assert ended["structured_outputs"] == {
+        "grammar": "start: text (<[4]> | <[5]>)\ntext: %lark {\nstart: /a+/\n}"
+    }
+    assert ended["ignore_eos"] is True and "logit_bias" not in ended
+    ended = body(Sampling(max_tokens=3, constraint=regex, stop_token_ids=(9,)), own_masks=True)
     assert ended["structured_outputs"] == {"regex": "a+"} and ended["ignore_eos"] is False
     assert "logit_bias" not in ended
     endless = body(Sampling(max_tokens=3, constraint=regex))
     assert endless["logit_bias"] == {"9": -100.0}, "without a stop id the end of text is not wanted"
     with pytest.raises(RequestError, match="9"):
-        body(Sampling(max_tokens=3, constraint=regex, stop_token_ids=(4,)))
+        body(Sampling(max_tokens=3, constraint=regex, stop_token_ids=(4,)), own_masks=True)
     with pytest.raises(RequestError, match="end-of-text"):
         body(Sampling(max_tokens=3, constraint=regex), end=None)
     with pytest.raises(RequestError, match="choice"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,17 +24,40 @@ OPTIONS = {
 }
 
 
+REPLY = {
+    "type": "object",
+    "properties": {"answer": {"enum": ["yes", "no", "maybe"]}, "times": {"type": "integer"}},
+    "required": ["answer", "times"],
+    "additionalProperties": False,
+}
+ANSWER = {"type": "function", "function": {"name": "answer", "parameters": REPLY}}
+
+
 async def one_reply(
-    model: art.TrainableModel, name: str | None = None, max_tokens: int = 8
+    model: art.TrainableModel, name: str | None = None, max_tokens: int = 8, **given: Any
 ) -> art.Trajectory:
     trajectory = art.Trajectory(
         messages_and_choices=[{"role": "user", "content": "yes, no or maybe?"}], reward=0.0
     )
     completion = await model.openai_client().chat.completions.create(
-        model=name or model.get_inference_name(), messages=trajectory.messages(), max_tokens=max_tokens
+        model=name or model.get_inference_name(),
+        messages=trajectory.messages(),
+        max_tokens=max_tokens,
+        **given,
     )
     trajectory.messages_and_choices.append(completion.choices[0])
     return trajectory
+
+
+SHAPED: Sequence[dict[str, Any]] = (
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": REPLY}}},
+    {"extra_body": {"guided_regex": "(yes|no|maybe){1,3}"}},
+    {"extra_body": {"guided_choice": ["yes", "no", "maybe"]}, "temperature": 0.8},
+    {"extra_body": {"guided_grammar": 'start: /[a-c]/ ("x" | "y")*'}, "logit_bias": {"67": 3.0}},
+    {"tools": [ANSWER], "tool_choice": "required", "presence_penalty": 0.5},
+    {"frequency_penalty": 0.7, "extra_body": {"repetition_penalty": 1.2, "min_tokens": 3}},
+)
+"""What a request may add to the distribution of its reply."""
 
 
 def step_of(trajectory: art.Trajectory) -> int:
@@ -67,12 +91,15 @@ async def test_vllm_is_trained_with_killed_and_comes_back(tmp_path: Path) -> Non
     model = art.TrainableModel(name="vllm-flow", project="flow", base_model="art/nano-games")
     async with art.LocalBackend(path=str(tmp_path), server_options=OPTIONS) as backend:
         await model.register(backend)
-        for step in (1, 2):
-            attempts = await asyncio.gather(*(one_reply(model) for _ in range(4)))
+        for step, shaped in ((1, [{}] * 4), (2, [given for given in SHAPED for _ in range(3)])):
+            attempts = await asyncio.gather(*(one_reply(model, max_tokens=64, **given) for given in shaped))
             assert {step_of(attempt) for attempt in attempts} == {step - 1}
             # The canary inside compares what vLLM and the trainer make of the new adapter.
             result = await model.train([rewarded(attempts)], config=art.TrainConfig(learning_rate=1e-3))
             assert result.step == step
+            # Whatever shaped the distribution: it was trained, with the logprobs that it was drawn with.
+            assert result.metrics["data/sheet/trained_rollouts"] == len(attempts)
+            assert result.metrics["loss/logprob_difference_max"] <= 1e-4
         assert step_of(await one_reply(model)) == 2
         assert step_of(await one_reply(model, f"{model.get_inference_name().partition('@')[0]}@1")) == 1
 

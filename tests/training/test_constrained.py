@@ -18,7 +18,6 @@ from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow
 from art.batch.build import build_batch
 from art.batch.encode import decode_batch, encode_batch
 from art.engine.builtin.engine import BuiltinEngine
-from art.engine.constraints import Grammars
 from art.errors import TokenMismatchError
 from art.training.distributions import follow_constraints
 from art.training.policy import load_policy
@@ -162,7 +161,7 @@ async def test_a_forced_token_has_no_gradient(base: Path, adapter: Path) -> None
 
 async def test_what_was_not_drawn_under_its_constraint_is_refused(base: Path, adapter: Path) -> None:
     rows = await drawn(base, adapter, [SPECS[0], SPECS[0]])
-    grammars = Grammars(str(base))
+    grammars = load_policy(str(base), name="test/tiny").grammars
     broken = replace(rows[0], completion_ids=[9, *rows[0].completion_ids[1:]])
     batch = batch_of([broken, rows[1]])
     with pytest.raises(TokenMismatchError, match="Sampled id 0 of a completion of rollout number 0"):

@@ -46,11 +46,12 @@ class Vocabulary:
         return LLTokenizer(self.text, eos_token=self.end)
 
 
-def read_vocabulary(model: str) -> Vocabulary:
+def read_vocabulary(model: str, *, markers: bool = True) -> Vocabulary:
     """The vocabulary of a model folder or hub name.
 
-    Added tokens that are no white space (`<tool_call>`, `<|im_end|>`) are markers, never text: a grammar has
-    to name them by id. Raises: RequestError when the model has no fast tokenizer.
+    markers: added tokens that are no white space (`<tool_call>`, `<|im_end|>`) are never text, and a grammar
+    has to name them by id. Otherwise those are text that the tokenizer does not call special: vLLM reads it
+    so. Raises: RequestError when the model has no fast tokenizer.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -68,7 +69,7 @@ def read_vocabulary(model: str) -> Vocabulary:
     written = json.loads(backend.to_str())
     written["truncation"] = written["padding"] = None
     for added in written["added_tokens"]:
-        added["special"] = added["special"] or bool(added["content"].strip())
+        added["special"] = added["special"] or (markers and bool(added["content"].strip()))
     return Vocabulary(json.dumps(written), backend.token_to_id(_END))
 
 
@@ -330,6 +331,20 @@ def grammar_text(constraint: Constraint) -> str:
     except (ValueError, RecursionError) as error:
         _refuse(constraint, str(error))
     return str(LLMatcher.grammar_from_lark(text))
+
+
+def ended_grammar(constraint: Constraint, stops: Sequence[int]) -> str:
+    """The constraint in Lark, with one of the ids `stops` where its text ends: another server's llguidance
+    then allows what a `Guide` does. Raises: RequestError.
+    """
+    grammar = grammar_text(constraint)
+    if constraint.kind == "json_schema":
+        text = f"%json {json.dumps(json.loads(grammar)['grammars'][0]['json_schema'])}"
+    else:
+        if constraint.kind == "regex":
+            grammar = json.loads(grammar)["grammars"][0]["lark_grammar"]
+        text = f"%lark {{\n{grammar}\n}}"
+    return f"start: text ({' | '.join(f'<[{stop}]>' for stop in stops)})\ntext: {text}"
 
 
 def alternatives(constraint: Constraint) -> str:

@@ -68,6 +68,16 @@ def engine_kind(name: str) -> EngineKind:
     return ENGINES[name]
 
 
+def masked_by(name: str, options: Mapping[str, Any]) -> str:
+    """Says what decides which ids a constraint allows: `art.wire.training.MaskedBy` has those that the
+    trainer follows. Raises: ConfigurationError for options that the engine does not take.
+    """
+    taken = engine_options(name, options)
+    if isinstance(taken, VllmOptions) and not taken.own_masks:
+        return "vllm-guidance"
+    return name
+
+
 def check_bits(name: str, bits: int) -> None:
     """Raises: ConfigurationError for bits that no base model has, or that this engine cannot load."""
     kind = engine_kind(name)

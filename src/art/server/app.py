@@ -170,7 +170,7 @@ class App:
         control_routes: Sequence[BaseRoute] = (),
         control_health: Callable[[], dict[str, Any]] = dict,
         control_counts: Callable[[], Awaitable[ControlCounts]] = nothing_controlled,
-        engine: str = "builtin",
+        masked_by: str = "builtin",
     ) -> None:
         self._key = KeyCheck(key, tenants)
         self._catalog = catalog
@@ -190,7 +190,7 @@ class App:
             stitcher,
             self.rollouts,
             in_flight=completions,
-            engine=engine,
+            masked_by=masked_by,
             tokens=self.counts.tokens,
         )
         metrics = Metrics(

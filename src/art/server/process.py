@@ -24,6 +24,7 @@ from typing import Any
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
+from art.engine.registry import masked_by
 from art.errors import ConfigurationError
 from art.process.resources import listen, raise_file_limit
 from art.process.running_server import RunningServer, announce_server, digest_of_options, withdraw_server
@@ -122,7 +123,7 @@ async def serve(
             control_routes=control_routes(control),
             control_health=control.health,
             control_counts=control.counts,
-            engine=settings.engine.name,
+            masked_by=masked_by(settings.engine.name, settings.engine.options),
         )
         await app.rollouts.load()
         with _listen(settings) as listener:

@@ -10,7 +10,7 @@ the ids of a set or of a text, B = bytes of a mask, one bit for each id of the v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ from art.engine.protocol import Constraint
 from art.errors import RequestError, TokenMismatchError
 from art.training.packing.runs import MicroBatch
 from art.training.sampling import PenalisedText, Recorded, SamplingRows, Shapes, TargetBias
-from art.wire.training import SamplingSpec
+from art.wire.training import MaskedBy, SamplingSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ def follow_constraints(
     tree: TokenTree,
     entries: LossEntries,
     specs: Sequence[SamplingSpec],
-    grammars: Grammars,
+    grammars: Mapping[MaskedBy, Grammars],
     vocabulary: int,
 ) -> Masks | None:
     """The masks of a batch; None where no distribution has a constraint or a least length.
@@ -153,7 +153,11 @@ class _Walk:
     """Follows completion after completion: their entries lie together, in the order of sampling."""
 
     def __init__(
-        self, tree: TokenTree, entries: LossEntries, specs: Sequence[SamplingSpec], grammars: Grammars
+        self,
+        tree: TokenTree,
+        entries: LossEntries,
+        specs: Sequence[SamplingSpec],
+        grammars: Mapping[MaskedBy, Grammars],
     ) -> None:
         self._tree, self._entries, self._specs, self._grammars = tree, entries, specs, grammars
         assert entries.place_E is not None
@@ -168,7 +172,7 @@ class _Walk:
             spec = self._specs[int(self._entries.sampling_E[entry])]
             assert spec.constraint is not None
             constraint = Constraint(kind=spec.constraint.kind, text=spec.constraint.text)
-            self._guide = self._grammars.open(constraint, spec.stop_token_ids)
+            self._guide = self._grammars[spec.masked_by].open(constraint, spec.stop_token_ids)
         elif self._guide is None or not self._follows(entry, place, node):
             raise self.broken(entry, "the ids before it are not in the batch")
         else:

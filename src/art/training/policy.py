@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from art.batch.batch_types import LossEntries, TokenTree
-from art.engine.constraints import Grammars
+from art.engine.constraints import Grammars, read_vocabulary
 from art.engine.limits import longest_fixed
 from art.errors import ConfigurationError
 from art.training.attention.checks import adopt_tree_attention, choose_kernel
@@ -37,6 +38,7 @@ from art.training.packing.pack import pack
 from art.training.packing.plain_rows import group_rows, hidden_of_rows, pack_rows, plan_of_rows
 from art.training.packing.runs import MicroBatch, Packing
 from art.wire.records import Bits
+from art.wire.training import MaskedBy
 
 LOG = logging.getLogger(__name__)
 
@@ -75,8 +77,12 @@ class Policy:
         self.source = source
         """The folder or hub name that it was loaded from; None: it was made in memory."""
         self._block, self._long = block, long
-        self.grammars = Grammars(source or name)
-        """Of constraints that completions were drawn under; its tokenizer is that of the source."""
+        read_as_vllm = partial(read_vocabulary, markers=False)
+        self.grammars: Mapping[MaskedBy, Grammars] = {
+            "builtin": Grammars(source or name),
+            "vllm-guidance": Grammars(source or name, load=read_as_vllm),
+        }
+        """Of constraints that completions were drawn under; their tokenizer is that of the source."""
         weight = causal_lm.get_input_embeddings().weight
         self.device, self.dtype = weight.device, weight.dtype
         self.kernel = choose_kernel(attention, self.device, self.dtype)

@@ -101,8 +101,9 @@ UNTRAINABLE: Mapping[str, str] = MappingProxyType(
     {
         "greedy": "drawn greedily (temperature 0, top_k 1 or min_p 1): there is no other choice to compare "
         "with; give the calls that are to learn a temperature above 0",
-        "constraint": "drawn under a constraint by another engine than the builtin one, whose masks the "
-        "trainer does not know; leave response_format and the like out of the calls that are to learn",
+        "constraint": "drawn under a constraint by a vLLM server that compiles constraints in its own way "
+        "(one of `urls`, or with structured_outputs_config), so that the trainer does not know its masks; "
+        "let ART start vLLM, or leave response_format and the like out of the calls that are to learn",
         "teacher": "drawn from another distribution than the model's own, of which a teacher's server gives "
         f"no logprobs; use temperature 1 without {', '.join(_COMPUTED[1:])} and constraints",
         "unknown": "drawn from a distribution that the trainer does not compute; use "

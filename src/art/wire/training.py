@@ -192,9 +192,16 @@ TrainingKind = Literal["rl", "sft"]
 """From rewards, or from examples."""
 
 
+MaskedBy = Literal["builtin", "vllm-guidance"]
+"""What decided which ids a constraint allowed. They differ in added tokens that the tokenizer does not call
+special: text to vLLM, and never text to the builtin engine."""
+
+
 @dataclass(kw_only=True, slots=True, unsafe_hash=True, config=ConfigDict(extra="forbid"))
 class SamplingSpec(DistributionParameters):
     """The distribution that completions were drawn from; it is not changed once it is made."""
+
+    masked_by: MaskedBy = "builtin"
 
     def __post_init__(self) -> None:
         if self.temperature == 0 or self.min_p == 1:

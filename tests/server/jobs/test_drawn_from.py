@@ -35,6 +35,12 @@ from art.wire.training import SamplingSpec
             SamplingSpec(constraint=Constraint(kind="regex", text="a+"), stop_token_ids=(3, 4)),
         ),
         (
+            {"constraint": {"kind": "regex", "text": "a+", "by": "vllm-guidance"}, "stop_token_ids": [3]},
+            SamplingSpec(
+                constraint=Constraint(kind="regex", text="a+"), stop_token_ids=(3,), masked_by="vllm-guidance"
+            ),
+        ),
+        (
             {"presence_penalty": 0.5, "frequency_penalty": -1, "repetition_penalty": 1.1},
             SamplingSpec(presence_penalty=0.5, frequency_penalty=-1, repetition_penalty=1.1),
         ),

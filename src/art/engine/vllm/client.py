@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from art.engine.constraints import ended_grammar
 from art.engine.protocol import Constraint, Delta, GenerateRequest, Ranked, Sampling
 from art.errors import ARTError, NotFoundError, RequestError, WorkerDiedError, WorkerError, WorkerStalledError
 from art.wire.sampling import PARAMETERS
@@ -24,16 +25,17 @@ SEEDS = 1 << 63
 IMPOSSIBLE = -9999.0
 """What vLLM writes for a logprob of minus infinity."""
 KINDS = {"json_schema": "json", "regex": "regex", "lark": "grammar"}
-"""Kinds of constraints -> fields of `structured_outputs`."""
+"""Kinds of constraints -> fields of `structured_outputs`, where vLLM compiles them in its own way."""
 _OWN_WORDS = ("logit_bias", "min_tokens", "seed", "stop", "stop_token_ids", "top_logprobs")
 AS_HERE = tuple(name for name in PARAMETERS if name not in _OWN_WORDS)
 """Parameters that vLLM knows by the same name and value."""
 
 
 def completion_body(
-    request: GenerateRequest, model: str, limit: int, end: int | None = None
+    request: GenerateRequest, model: str, limit: int, end: int | None = None, *, own_masks: bool = False
 ) -> dict[str, Any]:
     """The body of a completion. `limit`: tokens that the context leaves. `end`: the tokenizer's end of text.
+    `own_masks`: the server may compile constraints with another library than the builtin engine.
 
     Everything that has a default on the server's side is given: a model's own generation_config must not
     change what is sampled. Raises: RequestError for what vLLM cannot do exactly.
@@ -49,7 +51,7 @@ def completion_body(
         "logprobs": sampling.top_logprobs,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
-        "ignore_eos": sampling.constraint is None,  # a turn ends with our stop ids
+        "ignore_eos": True,  # a turn ends with our stop ids
         "stop_token_ids": list(sampling.stop_token_ids),
         "stop": [string for string in sampling.stop if string],
         "skip_special_tokens": False,
@@ -62,9 +64,13 @@ def completion_body(
         body["seed"] = sampling.seed % SEEDS
     bias = {str(token): bias for token, bias in sampling.logit_bias}
     if sampling.constraint is not None:
-        body["structured_outputs"] = _structured(sampling.constraint)
-        if not _ends(sampling, end):
-            bias[str(end)] = -100.0
+        if sampling.stop_token_ids and not own_masks:
+            grammar = ended_grammar(sampling.constraint, sampling.stop_token_ids)
+            body["structured_outputs"] = {"grammar": grammar}
+        else:
+            body |= {"structured_outputs": _structured(sampling.constraint), "ignore_eos": False}
+            if not _ends(sampling, end):
+                bias[str(end)] = -100.0
     if bias:
         body["logit_bias"] = bias
     return body

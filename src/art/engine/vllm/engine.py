@@ -270,7 +270,11 @@ class VllmEngine:
             # Checked at the beginning: an adapter may leave while its requests wait for their turn.
             model = self.served.model if request.adapter is None else request.adapter
             body = completion_body(
-                request, model, self.served.max_context - len(request.prompt_ids), self.served.end_of_text
+                request,
+                model,
+                self.served.max_context - len(request.prompt_ids),
+                self.served.end_of_text,
+                own_masks=self._options.own_masks,
             )
             async with contextlib.aclosing(self.client.complete(body)) as deltas:
                 async for delta in deltas:

@@ -196,8 +196,8 @@ def _arguments(
         words.append(f"--max-model-len={options.max_context}")
     if sleeps:
         words.append("--enable-sleep-mode")
-    if "structured_outputs_config" not in options.engine_args:
-        # The builtin engine's library: one grammar means the same in both.
+    if not options.own_masks:
+        # The builtin engine's library: the trainer can follow its masks.
         words.append('--structured-outputs-config={"backend": "guidance"}')
     if not cuda and "enforce_eager" not in options.engine_args:
         words.append("--enforce-eager")  # compiling takes minutes of a CPU and a C++ compiler

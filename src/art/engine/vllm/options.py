@@ -62,6 +62,13 @@ class VllmOptions(Strict):
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of `vllm serve` by their names, such as {"gpu_memory_utilization": 0.8}."""
 
+    @property
+    def own_masks(self) -> bool:
+        """Whether constraints may be compiled by another library than the builtin engine's."""
+        return bool(self.urls) or "structured_outputs_config" in {
+            name.replace("-", "_") for name in self.engine_args
+        }
+
     @model_validator(mode="after")
     def _consistent(self) -> VllmOptions:
         if self.max_cpu_loras < self.max_loras:

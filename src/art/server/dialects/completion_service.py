@@ -56,9 +56,9 @@ def record_of(
     prompt: array[int],
     completion: Completion,
     message: dict[str, Any],
-    engine: str,
+    masked_by: str,
 ) -> SampleRecord:
-    """The ledger's row of a completion. `engine`: the name of what sampled it."""
+    """The ledger's row of a completion. `masked_by`: what decided under its constraint."""
     target, stitched = prepared.target, prepared.stitched
     return SampleRecord(
         sample_id=completion.sample_id,
@@ -75,7 +75,7 @@ def record_of(
         prompt_ids=prompt,
         completion_ids=int_array(completion.token_ids),
         completion_logprobs=float_array(completion.logprobs),
-        sampling=_recorded(prepared, completion, engine),
+        sampling=_recorded(prepared, completion, masked_by),
         finish_reason=completion.finish_reason or "stop",
         turn_key=stitched.conversation.key_with(message),
         tools_key=prepared.request.tools_key,
@@ -84,7 +84,7 @@ def record_of(
     )
 
 
-def _recorded(prepared: PreparedRequest, completion: Completion, engine: str) -> dict[str, Any]:
+def _recorded(prepared: PreparedRequest, completion: Completion, masked_by: str) -> dict[str, Any]:
     request = prepared.request
     sampling: dict[str, Any] = {"max_tokens": prepared.max_tokens}
     for name, default, always in _RECORDED:
@@ -96,7 +96,7 @@ def _recorded(prepared: PreparedRequest, completion: Completion, engine: str) ->
         sampling["ignore_eos"] = True
     if prepared.constraint is not None:
         constraint = prepared.constraint
-        sampling["constraint"] = {"kind": constraint.kind, "text": constraint.text, "by": engine}
+        sampling["constraint"] = {"kind": constraint.kind, "text": constraint.text, "by": masked_by}
     if prepared.constraint is not None or request.min_tokens:
         sampling["stop_token_ids"] = list(prepared.stop_token_ids)
     if completion.stop_string is not None:
@@ -115,14 +115,14 @@ class CompletionService:
         rollouts: ScopedRollouts | None = None,
         *,
         in_flight: TenantConcurrency,
-        engine: str = "builtin",
+        masked_by: str = "builtin",
         tokens: TokenCounts | None = None,
     ) -> None:
-        """`engine` is the name of what samples: under constraints, not all draw alike."""
+        """`masked_by`: what decides which ids a constraint allows (`art.engine.registry.masked_by`)."""
         self._tokens = tokens or TokenCounts()
         self.catalog = catalog
         self._in_flight = in_flight
-        self._engine = engine
+        self._masked_by = masked_by
         self._rollouts = rollouts
         self._ledger = ledger
         self._stitcher = stitcher
@@ -236,7 +236,7 @@ class CompletionService:
         """Write completions with the messages they were read as; return when they are committed."""
         prompt: array[int] = int_array(prepared.stitched.prompt_ids)
         records = [
-            record_of(prepared, prompt, completion, message, self._engine) for completion, message in done
+            record_of(prepared, prompt, completion, message, self._masked_by) for completion, message in done
         ]
         scoped = self._rollout_scope(prepared.rollout_id, prepared.tenant)
         # Of the base model nothing is learned: what it says is context.

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
+from typing import get_args
 
 import numpy as np
 from pydantic import ValidationError
@@ -24,7 +25,7 @@ from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet, TrainGroup, TrainJobRequest, TrainTrajectory
 from art.wire.samples import UNTRAINABLE
 from art.wire.sampling import DISTRIBUTION, PARAMETERS
-from art.wire.training import PLAIN_SAMPLING, ComputeSpec, SamplingSpec
+from art.wire.training import PLAIN_SAMPLING, ComputeSpec, MaskedBy, SamplingSpec
 
 _SHAPES_NOTHING = frozenset(
     {
@@ -32,8 +33,6 @@ _SHAPES_NOTHING = frozenset(
         *(name for name, one in PARAMETERS.items() if not one.shapes),
     }
 )
-_SAME_MASKS = "builtin"
-"""The engine that forbids the same ids under a constraint as the trainer."""
 _GREEDY = tuple((name, one.greedy) for name, one in PARAMETERS.items() if one.greedy is not None)
 
 
@@ -41,8 +40,8 @@ def sampling_distribution(record: SampleRecord, algorithm: Algorithm) -> Samplin
     """The distribution that the sample's logprobs are of; it is the one that is trained.
 
     A supervised algorithm trains the model's own, whatever drew the text. Untrainable: greedy sampling (it
-    explores nothing: there is no distribution to improve), a constraint under another engine than the
-    builtin one, anything unknown, and a distribution other than the model's own where a teacher's server
+    explores nothing: there is no distribution to improve), a constraint whose masks the trainer does not
+    know, anything unknown, and a distribution other than the model's own where a teacher's server
     gives logprobs of its own.
     """
     if algorithm.advantage.kind == "none":
@@ -52,21 +51,25 @@ def sampling_distribution(record: SampleRecord, algorithm: Algorithm) -> Samplin
         if name in given and is_greedy(given[name]):
             return Untrainable(reason="greedy", drawn=f"{name} = {given[name]!r}")
     constraint, least = given.get("constraint"), given.get("min_tokens", 0)
+    masked_by: MaskedBy = "builtin"
     if least and "stop_token_ids" not in given:  # a row of an older release
         return Untrainable(reason="unknown", drawn=f"min_tokens = {least}, without the ids that it forbade")
     if constraint is None:
         if not least:
             given.pop("stop_token_ids", None)
-    elif constraint.get("by") != _SAME_MASKS:
+    elif constraint.get("by") not in get_args(MaskedBy):
         drawn = f"a {constraint.get('kind')} constraint by engine {constraint.get('by')!r}"
         return Untrainable(reason="constraint", drawn=drawn)
     else:
         given["constraint"] = {"kind": constraint["kind"], "text": constraint["text"]}
+        masked_by = constraint["by"]
     for name, value in given.items():
         if name not in DISTRIBUTION and name not in _SHAPES_NOTHING:
             return Untrainable(reason="unknown", drawn=f"{name} = {value!r}")
     try:
-        spec = SamplingSpec(**{name: given[name] for name in DISTRIBUTION if name in given})
+        spec = SamplingSpec(
+            **{name: given[name] for name in DISTRIBUTION if name in given}, masked_by=masked_by
+        )
     except ValidationError as error:
         first = error.errors()[0]
         wrong = str(first["loc"][0]) if first["loc"] else "sampling"
