@@ -64,7 +64,7 @@ class VllmOptions(Strict):
 
     @property
     def own_masks(self) -> bool:
-        """Whether constraints may be compiled by another library than the builtin engine's."""
+        """Returns whether another library than the builtin engine's may compile constraints."""
         return bool(self.urls) or "structured_outputs_config" in {
             name.replace("-", "_") for name in self.engine_args
         }
