@@ -95,7 +95,8 @@ def readme_table(shown: Mapping[Example, Measured]) -> str:
     """A table for each variant: the stages or the ends, the scripted players, the seeds."""
     parts = []
     for example, measured in shown.items():
-        heading = "" if example.variant == PLAIN else f"`{' '.join(example.arguments)}`:\n\n"
+        call = " ".join((example.program.name, *example.arguments) if example.file else example.arguments)
+        heading = "" if example.variant == PLAIN else f"`{call}`:\n\n"
         stages = measured.stages() or {"before": measured.first(), "after": measured.last()}
         lines = [f"| | {example.metric}, mean of {len(measured.runs)} seeds (95 % interval) |", "|---|---|"]
         lines += [f"| {name} | {said(one)} |" for name, one in stages.items()]
@@ -119,7 +120,7 @@ def docs_table(everything: Mapping[Example, Measured]) -> str:
     for example, one in everything.items():
         seconds = sorted(run.seconds for run in one.runs)
         goal = f"{'at most' if example.lower_is_better else 'at least'} {example.goal:g}"
-        program = f"../../examples/{example.folder.name}/{example.folder.name}.py"
+        program = f"../../examples/{example.folder.name}/{example.program.name}"
         lines.append(
             f"| [{example.name}]({program}) | {example.metric} | {len(one.runs)} "
             f"| {said(one.first())} | {said(one.last())} | {goal} | {seconds[len(seconds) // 2]:.0f} |"

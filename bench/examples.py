@@ -58,6 +58,8 @@ class Example:
     short: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """`arguments` and `gain` of the run in CI; `metric`, where another one shows more in so few steps."""
     references: str | None = None
+    file: str | None = None
+    """The program's name, where it is not the folder's."""
     model: str | None = None
     """The name of the model whose evaluations count, with `{seed}`; needed where a run has several."""
 
@@ -81,6 +83,10 @@ class Example:
         return self.folder.name if self.variant == PLAIN else f"{self.folder.name}:{self.variant}"
 
     @property
+    def program(self) -> Path:
+        return self.folder / (self.file or f"{self.folder.name}.py")
+
+    @property
     def results(self) -> Path:
         return self.folder / "results.json"
 
@@ -89,11 +95,10 @@ class Example:
 
         arguments: after those of the variant. Raises RuntimeError when the program fails.
         """
-        program = self.folder / f"{self.folder.name}.py"
         given = [*self.arguments, *map(str, arguments), "--seed", str(seed), "--path", str(path)]
         variables = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         done = subprocess.run(
-            [sys.executable, str(program), *given],
+            [sys.executable, str(self.program), *given],
             cwd=path,
             env=variables,
             capture_output=True,

@@ -18,6 +18,7 @@ import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jupytext
 import nbformat
@@ -44,17 +45,24 @@ _ = training_progress_chart(rows.filter(polars.col("split") == "val"), "{metric}
 def sources() -> list[Path]:
     """Returns the sources of all notebooks: this folder's, then the programs of the examples."""
     here = sorted(path for path in FOLDER.glob("*.py") if path != Path(__file__))
-    examples = sorted(path.parent for path in FOLDER.parent.glob("*/example.toml"))
-    return here + [folder / f"{folder.name}.py" for folder in examples]
+    programs = [
+        folder / variant.get("file", f"{folder.name}.py")
+        for folder in sorted(path.parent for path in FOLDER.parent.glob("*/example.toml"))
+        for variant in [{}, *read_example(folder).get("variants", {}).values()]
+    ]
+    return here + list(dict.fromkeys(programs))
 
 
-def replace_command_line(notebook: NotebookNode, folder: Path) -> None:
+def read_example(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "example.toml").read_text(encoding="utf-8"))
+
+
+def replace_command_line(notebook: NotebookNode, program: Path) -> None:
     """Puts two cells for the last: the run with the program's defaults, and the curve of its evaluations."""
     last = notebook.cells.pop()
     if last.source != COMMAND_LINE:
-        raise ValueError(f"{folder.name}.py does not end with the cell\n{COMMAND_LINE}")
-    metric = tomllib.loads((folder / "example.toml").read_text(encoding="utf-8"))["metric"]
-    curve = CURVE.format(project=folder.name, metric=metric)
+        raise ValueError(f"{program.name} does not end with the cell\n{COMMAND_LINE}")
+    curve = CURVE.format(project=program.stem, metric=read_example(program.parent)["metric"])
     notebook.cells += [nbformat.v4.new_code_cell(source) for source in (RUN.format(arguments="[]"), curve)]
 
 
@@ -62,7 +70,7 @@ def read_source(path: Path) -> NotebookNode:
     """Returns a source as a notebook without outputs, the same each time."""
     notebook = jupytext.read(path)
     if path.parent != FOLDER:
-        replace_command_line(notebook, path.parent)
+        replace_command_line(notebook, path)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
         cell.metadata.clear()

@@ -6,7 +6,7 @@ A board is nine characters. Each player sees himself as X and the other as O, wh
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 SYSTEM_PROMPT = "You play tic-tac-toe as X. Name a free cell."
@@ -17,6 +17,11 @@ LINES = (
     *((0, 4, 8), (2, 4, 6)),
 )
 EMPTY = "." * 9
+PLAYS_BOTH = "You play a game."
+PAIRS = ("XX", "OO", "X.", "..", "O.", "XO")
+"""What the two other cells of a line can hold."""
+CARE = 0.5
+"""The share of moves at which the careless player looks for lines to complete, his own first."""
 REWARDS = {"won": 1.0, "draw": 0.5, "lost": 0.0, "invalid": -1.0}
 
 Player = Callable[[str, random.Random], int]
@@ -52,6 +57,22 @@ def draw_board(board: str) -> str:
     return "\n".join(("  1 2 3", *rows))
 
 
+def describe_cells(board: str) -> str:
+    """Returns a line for each free cell: its number, and what its lines have in their two other cells."""
+    rows = []
+    for cell in free_cells(board):
+        others = ("".join(board[other] for other in line if other != cell) for line in LINES if cell in line)
+        pairs = ("".join(sorted(pair, key="XO.".index)) for pair in others)
+        rows.append(f"{cell + 1} {' '.join(sorted(pairs, key=PAIRS.index))}")
+    return "\n".join(rows)
+
+
+def completing_cells(board: str, mark: str) -> list[int]:
+    """Returns the free cells that make a line of three of the mark."""
+    lines = [line for line in LINES if sorted(board[cell] for cell in line) == sorted([".", mark, mark])]
+    return sorted({cell for line in lines for cell in line if board[cell] == "."})
+
+
 @cache
 def value(board: str) -> float:
     """Returns what the board is worth to X, whose turn it is, if both play perfectly: 1, 0.5 or 0."""
@@ -70,6 +91,34 @@ def perfect_player(board: str, dice: random.Random) -> int:
     return dice.choice([cell for cell, one in worth.items() if one == max(worth.values())])
 
 
+def careless_player(board: str, dice: random.Random) -> int:
+    wanted = completing_cells(board, "X") or completing_cells(board, "O")
+    return dice.choice(wanted if wanted and dice.random() < CARE else free_cells(board))
+
+
+def opening(dice: random.Random) -> str:
+    """Returns a board after at most three random moves, most often after one or two."""
+    board = EMPTY
+    for _ in range(dice.choice((0, 1, 1, 2, 2, 3))):
+        board = swapped(place(board, random_player(board, dice)))
+    return board
+
+
+def careless_games(count: int, dice: random.Random) -> list[dict[str, list[dict[str, str]]]]:
+    """Returns games between careless players as conversations, one for each seat."""
+    shown = []
+    for _ in range(count):
+        seats = [[{"role": "system", "content": PLAYS_BOTH}] for _ in range(2)]
+        board, turn = EMPTY, 0
+        while outcome(board) is None:
+            cell = careless_player(board, dice)
+            seats[turn].append({"role": "user", "content": describe_cells(board)})
+            seats[turn].append({"role": "assistant", "content": str(cell + 1)})
+            board, turn = swapped(place(board, cell)), 1 - turn
+        shown += [{"messages": messages} for messages in seats]
+    return shown
+
+
 def play_scripted(one: Player, other: Player, *, first: bool, dice: random.Random) -> str:
     """Returns how a game of two scripted players ended for the first of them."""
     board, mine = EMPTY, first
@@ -80,12 +129,26 @@ def play_scripted(one: Player, other: Player, *, first: bool, dice: random.Rando
         board, mine = swapped(board), not mine
 
 
+def share_not_lost(player: Player, against: Player, *, begins: Sequence[bool]) -> float:
+    """Returns the share of 2,000 games; whether the player begins is taken from `begins` in turn."""
+    dice = random.Random(0)
+    ends = [play_scripted(player, against, first=begins[n % len(begins)], dice=dice) for n in range(2000)]
+    return sum(end != "lost" for end in ends) / len(ends)
+
+
 def reference_scores() -> dict[str, float]:
     """Returns the share of games that a player does not lose who begins, against random moves."""
-    dice = random.Random(0)
+    players = {"random player": random_player, "perfect player": perfect_player}
+    return {name: share_not_lost(player, random_player, begins=[True]) for name, player in players.items()}
 
-    def not_lost(player: Player) -> float:
-        ends = [play_scripted(player, random_player, first=True, dice=dice) for _ in range(2000)]
-        return sum(end != "lost" for end in ends) / len(ends)
 
-    return {"random player": not_lost(random_player), "perfect player": not_lost(perfect_player)}
+def scores_against_perfect() -> dict[str, float]:
+    """Returns the share of games that is not lost against perfect play, in each seat half of the time."""
+    players = {
+        "random player": random_player,
+        "careless player": careless_player,
+        "perfect player": perfect_player,
+    }
+    return {
+        name: share_not_lost(player, perfect_player, begins=[True, False]) for name, player in players.items()
+    }

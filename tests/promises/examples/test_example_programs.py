@@ -15,8 +15,8 @@ from bench.example_pages import MARKS
 from bench.examples import Example, all_examples
 
 EXAMPLES = all_examples()
-PLAIN = list({one.folder: one for one in reversed(EXAMPLES)}.values())
-"""One of each folder."""
+PLAIN = list({one.program: one for one in reversed(EXAMPLES)}.values())
+"""One of each program."""
 SHORT = [one for one in EXAMPLES if one.short]
 """A variant that differs little from another has no short run."""
 MOST_LINES = 200
@@ -25,11 +25,7 @@ OPTIONS = {"model", "engine", "seed", "steps", "learning_rate", "path"}
 
 
 def test_every_example_has_a_short_run() -> None:
-    assert {one.folder for one in SHORT} == {one.folder for one in EXAMPLES}
-
-
-def program_of(example: Example) -> Path:
-    return example.folder / f"{example.folder.name}.py"
+    assert {one.program for one in SHORT} == {one.program for one in EXAMPLES}
 
 
 @pytest.mark.slow
@@ -52,7 +48,7 @@ def test_a_short_run_learns_and_goes_on_where_it_stopped(example: Example, tmp_p
 
 @pytest.mark.parametrize("example", PLAIN, ids=lambda example: example.name)
 def test_a_program_is_short_and_is_a_notebook(example: Example) -> None:
-    source = program_of(example).read_text(encoding="utf-8")
+    source = example.program.read_text(encoding="utf-8")
     assert source.count("\n") < MOST_LINES
     assert source.endswith(LAST_CELL)
     assert "# %% [markdown]" in source
@@ -63,7 +59,7 @@ def test_a_program_is_short_and_is_a_notebook(example: Example) -> None:
 @pytest.mark.parametrize("example", PLAIN, ids=lambda example: example.name)
 def test_a_program_has_the_options_of_all(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(example.folder)
-    options = run_path(str(program_of(example)))["read_options"]([])
+    options = run_path(str(example.program))["read_options"]([])
     assert set(vars(options)) >= OPTIONS
 
 
@@ -71,7 +67,7 @@ def test_a_program_has_the_options_of_all(example: Example, monkeypatch: pytest.
 def test_a_readme_has_a_place_for_the_results(example: Example) -> None:
     readme = (example.folder / "README.md").read_text(encoding="utf-8")
     assert readme.count(MARKS[0]) == readme.count(MARKS[1]) == 1
-    assert f"examples/{example.folder.name}/{example.folder.name}.py" in readme
+    assert f"examples/{example.folder.name}/{example.program.name}" in readme
     assert 0 < example.minutes <= 5
 
 

@@ -61,3 +61,35 @@ def test_a_perfect_player_never_loses_and_two_of_them_draw(world: ModuleType) ->
     }
     assert both == {"draw"}
     assert world.value(world.EMPTY) == 0.5
+
+
+@given(st.lists(st.integers(0, 8), unique=True, max_size=8))
+def test_what_is_said_of_a_cell_is_what_its_lines_hold(world: ModuleType, moves: list[int]) -> None:
+    board = world.EMPTY
+    for cell in moves:
+        board = world.swapped(world.place(board, cell))
+    rows = dict(line.split(" ", 1) for line in world.describe_cells(board).splitlines())
+    assert [int(cell) - 1 for cell in rows] == world.free_cells(board)
+    for cell, pairs in rows.items():
+        assert len(pairs.split()) == sum(int(cell) - 1 in line for line in world.LINES)
+        after = world.outcome(world.place(board, int(cell) - 1))
+        assert ("XX" in pairs) == (int(cell) - 1 in world.completing_cells(board, "X"))
+        if world.outcome(board) is None:
+            assert ("XX" in pairs) == (after == "won")
+
+
+def test_careless_games_are_legal_games_of_two_seats(world: ModuleType) -> None:
+    games = world.careless_games(20, random.Random(3))
+    assert games == world.careless_games(20, random.Random(3))
+    assert len(games) == 40
+    for game in games:
+        said = [message["content"] for message in game["messages"]]
+        for board, move in zip(said[1::2], said[2::2], strict=True):
+            assert move in [line.split()[0] for line in board.splitlines()]
+
+
+def test_an_opening_is_a_game_that_goes_on(world: ModuleType) -> None:
+    boards = {world.opening(random.Random(seed)) for seed in range(200)}
+    assert {board.count(".") for board in boards} == {6, 7, 8, 9}
+    assert not any(world.outcome(board) for board in boards)
+    assert all(board.count("O") - board.count("X") in (0, 1) for board in boards), "X is to move"

@@ -1,0 +1,199 @@
+# %% [markdown]
+# # Tic-tac-toe in self-play
+#
+# One model plays both seats, and learns from the games against itself. It first learns the form from the
+# games of a careless player. It never meets the two players that it is evaluated against.
+#
+#     python examples/tic_tac_toe/self_play.py        # four minutes on two cores
+#     python examples/tic_tac_toe/self_play.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 2e-5
+
+# %%
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import re
+from collections.abc import Sequence
+
+from three_in_a_row import (
+    EMPTY,
+    PLAYS_BOTH,
+    REWARDS,
+    Player,
+    careless_games,
+    describe_cells,
+    draw_board,
+    opening,
+    outcome,
+    perfect_player,
+    place,
+    random_player,
+    swapped,
+)
+
+import art
+from art.local import LocalBackend
+
+HELD_OUT = 128
+"""Games of an evaluation against each player, the model first in half of them."""
+COOL = 0.3
+"""The temperature of the evaluations. In training it is 1, which explores."""
+PATIENCE = 0.05
+"""Added to a loss for each of the loser's moves: to hold out longer is better."""
+
+# %% [markdown]
+# A seat is one side of a game: it reads what may be played, and names a cell.
+
+
+# %%
+class Seat:
+    def __init__(self, model: art.Model, temperature: float = 1.0) -> None:
+        self.model, self.temperature, self.moves = model, temperature, 0
+        self.trajectory = art.Trajectory(
+            messages_and_choices=[{"role": "system", "content": PLAYS_BOTH}], reward=0.0
+        )
+
+    async def choose(self, board: str) -> int | None:
+        """The cell that the model names; None for anything but one free cell."""
+        said = self.trajectory.messages_and_choices
+        said.append({"role": "user", "content": describe_cells(board)})
+        completion = await self.model.openai_client().chat.completions.create(
+            model=self.model.get_inference_name(),
+            messages=self.trajectory.messages(),
+            temperature=self.temperature,
+            max_tokens=8,
+        )
+        said.append(completion.choices[0])
+        self.moves += 1
+        named = re.findall(r"\d+", completion.choices[0].message.content or "")
+        cell = int(named[0]) - 1 if len(named) == 1 else -1
+        return cell if 0 <= cell < len(board) and board[cell] == "." else None
+
+    def end(self, ended: str, board: str) -> None:
+        lost_late = PATIENCE * self.moves if ended == "lost" else 0.0
+        self.trajectory.reward = REWARDS[ended] + lost_late
+        self.trajectory.metrics = {name: ended == name for name in ("won", "draw", "lost", "invalid")}
+        self.trajectory.metrics["not_lost"] = ended in ("won", "draw")
+        self.trajectory.metadata["show"] = f"{draw_board(board)}\n{ended}"
+
+
+# %% [markdown]
+# A game of the model against itself, from a board on which X is to move. Games from the same board make two
+# groups, one for each seat: a seat is compared with the same seat in the other games.
+
+
+# %%
+async def play_itself(model: art.Model, board: str) -> list[Seat]:
+    seats, turn = [Seat(model), Seat(model)], 0
+    while True:
+        cell = await seats[turn].choose(board)
+        if cell is None:
+            seats[turn].end("invalid", board)
+            seats[1 - turn].end("draw", swapped(board))
+            return seats
+        board = place(board, cell)
+        if ended := outcome(board):
+            seats[turn].end(ended, board)
+            seats[1 - turn].end("lost" if ended == "won" else ended, swapped(board))
+            return seats
+        board, turn = swapped(board), 1 - turn
+
+
+async def groups_of_seats(model: art.Model, board: str, size: int) -> list[art.TrajectoryGroup]:
+    games = await asyncio.gather(*(play_itself(model, board) for _ in range(size)))
+    moved = [[game[turn].trajectory for game in games if game[turn].moves] for turn in (0, 1)]
+    return [art.TrajectoryGroup(trajectories) for trajectories in moved if len(trajectories) > 1]
+
+
+# %% [markdown]
+# The evaluation: games against random moves and against a perfect player.
+
+
+# %%
+async def play_against(model: art.Model, player: Player, number: int) -> art.Trajectory:
+    dice, board, seat = random.Random(f"held out/{number}"), EMPTY, Seat(model, COOL)
+    mine = number % 2 == 0
+    while True:
+        cell = await seat.choose(board) if mine else player(board, dice)
+        if cell is None:
+            seat.end("invalid", board)
+            return seat.trajectory
+        board = place(board, cell)
+        if ended := outcome(board):
+            seat.end(ended if mine or ended == "draw" else "lost", board if mine else swapped(board))
+            return seat.trajectory
+        board, mine = swapped(board), not mine
+
+
+async def evaluate(model: art.Model, stage: str) -> None:
+    """Log the games against the perfect player, and print the share that is not lost against each."""
+    shares = []
+    for player in (random_player, perfect_player):
+        games = await art.gather_trajectories(
+            [play_against(model, player, number) for number in range(HELD_OUT)], pbar_desc=None
+        )
+        shares.append(sum(float(game.metrics["not_lost"]) for game in games) / len(games))
+    for game in games:
+        game.metadata["stage"] = stage
+    await model.log([art.TrajectoryGroup([game]) for game in games], split="val")
+    print(
+        f"{stage}, step {await model.get_step()}: not lost: {shares[0]:.1%} against random moves, "
+        f"{shares[1]:.1%} against perfect ones",
+        flush=True,
+    )
+
+
+# %% [markdown]
+# The training: a step of supervised fine-tuning, then self-play. Started again, it goes on at the newest.
+
+
+# %%
+async def main(options: argparse.Namespace) -> None:
+    adapter = art.dev.PeftArgs(random_state=options.seed, r=16, lora_alpha=32)
+    model = art.TrainableModel(
+        name=f"self-play-{options.seed}",
+        project="self_play",
+        base_model=options.model,
+        _internal_config=art.dev.InternalModelConfig(peft_args=adapter),
+    )
+    engine = {"engine": {"name": options.engine}}
+    async with LocalBackend(path=options.path, server_options=engine) as backend:
+        await model.register(backend)
+        if await model.get_step() == 0:
+            await evaluate(model, "base")
+        if await model.get_step() == 0 and options.demonstrations:
+            shown = careless_games(options.demonstrations, random.Random(options.seed))
+            await model.train_sft(shown, art.TrainSFTConfig(learning_rate=1e-3, batch_size=8))
+            await evaluate(model, "SFT")
+        for step in range(await model.get_step(), options.steps):
+            boards = [opening(random.Random(f"{options.seed}/{step}/{n}")) for n in range(options.groups)]
+            both = await asyncio.gather(
+                *(groups_of_seats(model, board, options.group_size) for board in boards)
+            )
+            rate = options.learning_rate * min(1.0, 1.2 - step / options.steps)
+            config = art.TrainConfig(
+                learning_rate=rate, algorithm={"name": "art", "updates": {"minibatches": 4}}
+            )
+            await model.train([group for pair in both for group in pair], config=config)
+            if (step + 1) % 5 == 0 or step + 1 == options.steps:
+                await evaluate(model, "self-play")
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Teach a model tic-tac-toe by playing against itself.")
+    parser.add_argument("--model", default="art/nano-words", help="the base: shipped, of the hub, a folder")
+    parser.add_argument("--engine", default="builtin", choices=("builtin", "vllm"))
+    parser.add_argument("--seed", type=int, default=0, help="of the adapter's first weights and the boards")
+    parser.add_argument("--steps", type=int, default=40, help="the first is supervised")
+    parser.add_argument("--demonstrations", type=int, default=1200, help="careless games; 0: no fine-tuning")
+    parser.add_argument("--groups", type=int, default=32, help="boards that games of a step begin from")
+    parser.add_argument("--group-size", type=int, default=8, help="games from each board")
+    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--path", default=".art", help="where models and logs are kept")
+    return parser.parse_args(arguments)
+
+
+# %%
+if __name__ == "__main__":
+    art.run(main(read_options()))
