@@ -172,7 +172,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--seed", type=int, default=0, help="of the adapter's first weights and the questions"
     )
-    parser.add_argument("--steps", type=int, default=20, help="the first is supervised")
+    parser.add_argument("--steps", type=int, default=30, help="the first is supervised")
     parser.add_argument("--demonstrations", type=int, default=960)
     parser.add_argument("--groups", type=int, default=12, help="questions of a step")
     parser.add_argument("--group-size", type=int, default=8, help="rollouts of each question")

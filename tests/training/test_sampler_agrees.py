@@ -43,6 +43,8 @@ async def sampled(
 
         async def one(number: int, prompt: list[int]) -> SampleRow:
             spec = specs[number % len(specs)]
+            drawn_with = asdict(spec)
+            del drawn_with["masked_by"]  # of the record, not of the request
             ids: list[int] = []
             logprobs: list[float] = []
             candidates = b""
@@ -50,7 +52,7 @@ async def sampled(
                 request_id=str(number),
                 adapter="m@1",
                 prompt_ids=prompt,
-                sampling=Sampling(max_tokens=24, seed=number, **asdict(spec)),
+                sampling=Sampling(max_tokens=24, seed=number, **drawn_with),
             )
             async for delta in engine.generate(request):
                 ids += delta.token_ids
