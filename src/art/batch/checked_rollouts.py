@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from art.batch.balance_sheet import UNTRAINABLE
 from art.batch.batch_types import GroupRow, IntArray, RolloutRow, SampleRow
 from art.errors import TokenMismatchError
 from art.wire.algorithm import Algorithm, OverlongSpec
+from art.wire.images import image_runs
 from art.wire.samples import split_candidates
 
 
@@ -62,9 +64,17 @@ def _ids(where: str, part: str, ids: Sequence[int]) -> IntArray:
         wrong = next((value for value in ids if not isinstance(value, int)), ids)
         raise TokenMismatchError(f"{where} has {part} ids that are not whole numbers, such as {wrong!r}.")
     low, high = int(array.min()), int(array.max())
-    if low < 0 or high >= 2**31:
+    if (low < 0 and not (part == "prompt" and _are_images(array))) or high >= 2**31:
         raise TokenMismatchError(f"{where} has {part} ids outside 0..2^31-1: from {low} to {high}.")
     return array.astype(np.int32)
+
+
+def _are_images(array: npt.NDArray[np.integer]) -> bool:
+    """Returns whether every negative id is of an image."""
+    try:
+        return bool(image_runs(array.tolist()))
+    except ValueError:
+        return False
 
 
 def _check_candidates(where: str, row: SampleRow) -> None:

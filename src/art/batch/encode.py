@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from safetensors.numpy import save as save_arrays
 
 from art.batch.batch_types import Batch, CandidateSets, IntArray, LossEntries, TokenTree
 from art.errors import TokenMismatchError
+from art.wire.images import image_name
 from art.wire.training import TrainRequest
 
 _NAMES = {
@@ -33,12 +35,16 @@ _PLACE = "entry_place_E"
 """There only where a distribution depends on it."""
 _CANDIDATES, _ENDS, _IDS = "entry_candidates_E", "candidates_end_K", "candidates_id_J"
 """All there or none: only where the sampler recorded any."""
+_IMAGES, _IMAGE_ENDS = "image_bytes_I", "image_end_M"
+"""Both there or none: the files of the images that negative ids stand for, and where each ends."""
 _OPTIONAL = {
     _TEACHER: np.float32,
     _PLACE: np.int32,
     _CANDIDATES: np.int32,
     _ENDS: np.int32,
     _IDS: np.int32,
+    _IMAGES: np.uint8,
+    _IMAGE_ENDS: np.int32,
 }
 
 
@@ -65,6 +71,7 @@ def encode_batch(batch: Batch, request: TrainRequest) -> bytes:
         _CANDIDATES: entries.candidates_E,
         _ENDS: None if sets is None else sets.end_K,
         _IDS: None if sets is None else sets.id_J,
+        **_image_arrays(tree.images),
     }
     for name, column in optional.items():
         if column is not None:
@@ -92,7 +99,10 @@ def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
     told = {name for name in (_CANDIDATES, _ENDS, _IDS) if name in arrays}
     if told and len(told) < 3:
         raise TokenMismatchError(f"The batch holds {sorted(told)} without the rest of the candidates.")
-    tree = TokenTree(**{name: arrays[name] for name in ("tokens_T", "parent_T", "end_T", "depth_T")})
+    tree = TokenTree(
+        **{name: arrays[name] for name in ("tokens_T", "parent_T", "end_T", "depth_T")},
+        images=_read_images(arrays),
+    )
     entries = LossEntries(
         token_E=arrays["entry_token_E"],
         logprob_E=arrays["entry_logprob_E"],
@@ -108,6 +118,27 @@ def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
     check_tree(tree)
     check_entries(tree, entries, len(request.sampling))
     return tree, entries, request
+
+
+def _image_arrays(images: Mapping[str, bytes]) -> dict[str, npt.NDArray[np.generic]]:
+    if not images:
+        return {}
+    ends = np.cumsum([len(file) for file in images.values()])
+    return {_IMAGES: np.frombuffer(b"".join(images.values()), np.uint8), _IMAGE_ENDS: ends}
+
+
+def _read_images(arrays: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, bytes]:
+    """The files by their names, which are made anew from what they hold."""
+    if (_IMAGES in arrays) != (_IMAGE_ENDS in arrays):
+        raise TokenMismatchError(f"The batch holds one of {_IMAGES} and {_IMAGE_ENDS} without the other.")
+    if _IMAGES not in arrays:
+        return {}
+    joined, ends = arrays[_IMAGES].tobytes(), arrays[_IMAGE_ENDS].tolist()
+    starts = [0, *ends[:-1]]
+    if starts != sorted(starts) or not ends or ends[-1] != len(joined) or min(starts) < 0:
+        raise TokenMismatchError(f"{_IMAGE_ENDS} of the batch does not cut {len(joined)} bytes into files.")
+    files = [joined[start:end] for start, end in zip(starts, ends, strict=True)]
+    return {image_name(file): file for file in files}
 
 
 def check_tree(tree: TokenTree) -> None:

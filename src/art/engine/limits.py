@@ -64,7 +64,8 @@ def check_request(request: GenerateRequest, *, max_context: int, vocab_size: int
             status=400,
             code="context_length_exceeded",
         )
-    _check_ids(request.prompt_ids, vocab_size)
+    ids = request.prompt_ids
+    _check_ids(ids if request.images is None else [one for one in ids if one >= 0], vocab_size)
     if request.sampling.max_tokens < 1:
         raise RequestError(
             f"max_tokens is {request.sampling.max_tokens!r}; it must be at least 1",

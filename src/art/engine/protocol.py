@@ -29,6 +29,17 @@ TopLogprobs = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ImagePrompt:
+    """A prompt with images, as an engine wants it that puts their tokens in place itself."""
+
+    ids: Sequence[int]
+    """One placeholder for each image and for what the model's format puts around it."""
+    placeholder: int
+    files: Sequence[bytes]
+    """PNG, of the size that the model's tower sees, in the order of the placeholders."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateRequest:
     """One completion to sample."""
 
@@ -36,7 +47,10 @@ class GenerateRequest:
     adapter: str | None
     """Name under which an adapter was loaded, or None for the base model."""
     prompt_ids: Sequence[int]
+    """Negative ones stand for images (`art.wire.images`)."""
     sampling: Sampling
+    images: ImagePrompt | None = None
+    """None: the prompt has none."""
     stream: bool = False
     """False: one delta at the end. True: a delta as soon as there are new ids."""
     affinity: str | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from art.engine.protocol import Constraint
+from art.rendering.images import ImageFormat
 
 Message = Mapping[str, Any]
 """A message as OpenAI's chat API spells it."""
@@ -81,6 +82,11 @@ class ChatRenderer(Protocol):
     @property
     def kind(self) -> str:
         """The name of the format, for messages."""
+        ...
+
+    @property
+    def images(self) -> ImageFormat | None:
+        """The pictures that messages may hold; None: the model sees none."""
         ...
 
     @property

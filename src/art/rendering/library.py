@@ -20,6 +20,7 @@ from art.rendering.call_grammar import (
     reply_grammar,
 )
 from art.rendering.chat_renderer import Message, Parsed, SpecialTokensInText, Tool
+from art.rendering.images import ImageFormat
 from art.rendering.reply import END_THINK, TAIL, first_prompt, is_thinking, read_completion, reply_ids
 from art.rendering.template import ChatFormats
 from art.rendering.tokenizer import FastTokenizer
@@ -44,10 +45,13 @@ class LibraryRenderer:
         template: str | None = None,
         arguments: Mapping[str, Any] | None = None,
         special_tokens_in_text: SpecialTokensInText = "text",
+        images: ImageFormat | None = None,
     ) -> None:
         """`stop_token_ids`: further ids that end a turn (from the model's generation settings). `formats`
-        made the renderer from `template` and `arguments`, and can make others.
+        made the renderer from `template` and `arguments`, and can make others. `images`: of a model that
+        sees.
         """
+        self.images = images
         self._renderer = renderer
         self._tokenizer = tokenizer
         self._stops = tuple(dict.fromkeys((*renderer.get_stop_token_ids(), *stop_token_ids)))
@@ -115,6 +119,7 @@ class LibraryRenderer:
                 template=self._template,
                 arguments=self._arguments,
                 special_tokens_in_text=self._in_text,
+                images=self.images,
             )
         return self._confined
 
@@ -139,6 +144,7 @@ class LibraryRenderer:
             template=template,
             arguments=arguments,
             special_tokens_in_text=in_text,
+            images=self.images,
         )
         return made.confined() if self.foreign else made
 
@@ -160,11 +166,10 @@ class LibraryRenderer:
         """
         try:
             with self._texts(messages, tools) as (said, offered):
-                return self._checked(
-                    self._renderer.render_ids(
-                        list(said), tools=_tool_list(offered), add_generation_prompt=generate
-                    )
+                ids = self._renderer.render_ids(
+                    list(said), tools=_tool_list(offered), add_generation_prompt=generate
                 )
+                return self._expanded(self._checked(ids), messages)
         except _INEXPRESSIBLE as error:
             raise RequestError(
                 f"the model's chat format cannot express these messages: {error}",
@@ -190,7 +195,8 @@ class LibraryRenderer:
                 if rendered is None:
                     return None
                 ids: list[int] = rendered.token_ids
-                self._checked(ids[len(prompt) + len(completion) :])
+                tail = self._checked(ids[len(prompt) + len(completion) :])
+                ids = [*ids[: len(prompt) + len(completion)], *self._expanded(tail, new_messages)]
         except _INEXPRESSIBLE:
             # Rendering the whole conversation will say what is wrong with it.
             return None
@@ -234,7 +240,7 @@ class LibraryRenderer:
             self._renderer,
             self._tokenizer,
             list(completion_ids),
-            list(prompt_ids),
+            self._shown(prompt_ids),
             _tool_list(tools),
             stops=self._stop_set,
             partial=partial,
@@ -271,7 +277,15 @@ class LibraryRenderer:
         self._tokenizer.special.require_text(ids)
         return list(ids)
 
+    def _expanded(self, ids: list[int], messages: Sequence[Message]) -> list[int]:
+        """Raises: ValueError."""
+        return ids if self.images is None else self.images.expanded(ids, messages)
+
+    def _shown(self, ids: Sequence[int]) -> list[int]:
+        return list(ids) if self.images is None else self.images.shown(ids)
+
     def _thinking(self, prompt_ids: Sequence[int]) -> Thinking:
+        prompt_ids = self._shown(prompt_ids)
         if is_thinking(self._tokenizer, prompt_ids):
             return "open"
         ended = self._tokenizer.decode(list(prompt_ids[-TAIL:])).rstrip().endswith(END_THINK)
@@ -284,7 +298,7 @@ class LibraryRenderer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included."""
-        return self._tokenizer.decode(ids)
+        return self._tokenizer.decode(self._shown(ids))
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Ids of a text that may hold special tokens, as the tokenizer splits it. `special`: with those that

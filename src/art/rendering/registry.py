@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ConfigurationError
+from art.rendering.images import read_image_format
 from art.rendering.library import LibraryRenderer
 from art.rendering.nano import RENDERER_KEY, RENDERER_NAME
 from art.rendering.template import ChatFormats
@@ -118,6 +119,7 @@ def create_chat_renderer(model: str | Path, *, name: str | None = None) -> Libra
         fast,
         stop_token_ids=_generation_stops(folder),
         formats=ChatFormats(renderer, fast, tokenizer),
+        images=read_image_format(str(model), fast, local=here),
     )
 
 

@@ -34,6 +34,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from art.engine.builtin.quantized import place, quantizing
 from art.errors import ConfigurationError
+from art.wire.images import SEEING
 from art.wire.records import Bits
 
 TOKENS = 8
@@ -142,10 +143,11 @@ def load_causal_lm(
         check_accelerator(accelerator, device)
     if accelerator == "unsloth":
         return _load_by_unsloth(path, getattr(torch, dtype))
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     precision = getattr(torch, dtype)
-    causal_lm = AutoModelForCausalLM.from_pretrained(
+    sees = AutoConfig.from_pretrained(path, trust_remote_code=False).model_type in SEEING
+    causal_lm = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
         path, dtype=precision, trust_remote_code=False, **quantizing(bits, device, precision)
     )
     causal_lm = place(causal_lm, device)

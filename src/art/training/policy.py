@@ -33,6 +33,7 @@ from art.training.causal_lm import (
     recomputed,
 )
 from art.training.distributions import Distributions, targets_of
+from art.training.images import ImageEmbeddings
 from art.training.logprobs import LogitHead, target_logprobs
 from art.training.packing.pack import pack
 from art.training.packing.plain_rows import group_rows, hidden_of_rows, pack_rows, plan_of_rows
@@ -93,6 +94,7 @@ class Policy:
         self.logit_rows: int | None = None
         """Rows of logits that exist at once at most; None: as many as the memory for them holds."""
         self._decoder = decoder_of(causal_lm)
+        self._images = ImageEmbeddings(self)
         self.fingerprint = fingerprint(causal_lm)
         causal_lm.eval()
         causal_lm.requires_grad_(False)
@@ -106,11 +108,13 @@ class Policy:
     def pack(
         self, tree: TokenTree, entries: LossEntries, budget: int, *, whole_sequences: bool = False
     ) -> Packing:
-        """Micro-batches of at most `budget` tokens, as this model can take them.
+        """Micro-batches of at most `budget` tokens, as this model can take them; the tree's images are
+        embedded for them.
 
         Raises ConfigurationError for a path that is too long for its positions to mean the same everywhere.
         """
         self._check_length(int(tree.depth_T.max(initial=-1)) + 1)
+        self._images.keep(tree.images)
         packer = pack if self.rows_because is None else pack_rows
         return packer(tree, entries, budget, whole_sequences=whole_sequences)
 
@@ -179,8 +183,9 @@ class Policy:
     def hidden_of(self, micro: MicroBatch) -> tuple[torch.Tensor, TreePlan]:
         """Last hidden states [T, D] of a micro-batch's tokens."""
         tokens_T, depth_T = self._tensor(micro.tokens_T), self._tensor(micro.depth_T)
+        inputs_TD = self._images.inputs(tokens_T) if (micro.tokens_T < 0).any() else None
         if self.rows_because is not None:
-            return hidden_of_rows(self._decoder, tokens_T, depth_T), plan_of_rows(micro)
+            return hidden_of_rows(self._decoder, tokens_T, depth_T, inputs_TD), plan_of_rows(micro)
         plan = plan_attention(
             micro.end_T,
             micro.depth_T,
@@ -190,9 +195,8 @@ class Policy:
             block=self._block,
             long=self._long,
         )
-        output = self._decoder(
-            input_ids=tokens_T[None], position_ids=depth_T[None], use_cache=False, tree_plan=plan
-        )
+        read = {"input_ids": tokens_T[None]} if inputs_TD is None else {"inputs_embeds": inputs_TD[None]}
+        output = self._decoder(**read, position_ids=depth_T[None], use_cache=False, tree_plan=plan)
         return output.last_hidden_state[0], plan
 
     def _check_length(self, length: int) -> None:

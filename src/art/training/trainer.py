@@ -306,7 +306,8 @@ class Trainer:
             raise TokenMismatchError(
                 "The batch is empty: no token has an advantage, so there is nothing to train."
             )
-        self._check_ids(int(tree.tokens_T.min()), int(tree.tokens_T.max()))
+        least = 0 if tree.images else int(tree.tokens_T.min())
+        self._check_ids(least, int(tree.tokens_T.max()))
         if entries.candidates is not None and len(entries.candidates):
             self._check_ids(int(entries.candidates.id_J.min()), int(entries.candidates.id_J.max()))
 

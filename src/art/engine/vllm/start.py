@@ -24,6 +24,7 @@ from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime
 from art.errors import ARTError, ConfigurationError, DeadlineError, WorkerDiedError
 from art.process.environment import variable
 from art.process.files import WorkerLog
+from art.wire.images import SEEING
 
 
 def vocabulary_size(base_model: str) -> int:
@@ -37,6 +38,12 @@ def vocabulary_size(base_model: str) -> int:
     if not isinstance(size, int):
         raise ConfigurationError(f"the configuration of {base_model!r} gives no vocab_size")
     return size
+
+
+def sees_images(base_model: str) -> bool:
+    """Returns whether it is of a family whose prompts may hold images. Raises: ConfigurationError."""
+    config = json.loads(model_file(base_model, "config.json").read_text(encoding="utf-8"))
+    return config.get("model_type") in SEEING
 
 
 def model_file(base_model: str, name: str) -> Path:
@@ -230,7 +237,8 @@ async def start_vllm(order: ServerOrder) -> VllmServer:
     runtime = await find_runtime(options.environment)
     folder = Path(tempfile.mkdtemp(prefix="art-vllm-"))
     try:
-        launch = await prepare_launch(order.base_model, runtime, options, folder, order.device)
+        images = await asyncio.to_thread(sees_images, order.base_model)
+        launch = await prepare_launch(order.base_model, runtime, options, folder, order.device, images=images)
         log = WorkerLog(order.log_path)
         process = await VllmProcess.start(launch.command, launch.environment, str(folder), log)
     except BaseException:

@@ -1,15 +1,20 @@
 """Messages and tools of chat requests: how they are read, and their JSON schemas.
 
-Messages are read into content as text, null fields gone, the rest refused.
+Messages are read into content as text, null fields gone, the rest refused. Only a message with images has
+parts: texts, and images as `{"type": "image", "file": ...}` until `art.server.chat.images` has given each its
+name.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64decode
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
 
+from art.rendering.images import IMAGE
 from art.wire.request_values import TEXT, Schema, refuse
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -29,7 +34,19 @@ _PART: Schema = {
     "properties": {"type": {"const": "text"}, "text": TEXT.schema},
     "required": ["type", "text"],
 }
-_CONTENT: Schema = {"anyOf": [TEXT.schema, {"type": "array", "items": _PART}]}
+_IMAGE: Schema = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "image_url"},
+        "image_url": {"type": "object", "properties": {"url": TEXT.schema}, "required": ["url"]},
+    },
+    "required": ["type", "image_url"],
+}
+_CONTENT: Schema = {"anyOf": [TEXT.schema, {"type": "array", "items": {"anyOf": [_PART, _IMAGE]}}]}
+_DATA_URL = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,")
+_SEEN_IN = ("user", "tool")
+FILE = "file"
+"""The bytes of an image that has no name yet, in its part."""
 MESSAGE: Schema = {
     "type": "object",
     "properties": {
@@ -103,8 +120,17 @@ def sample_hint(messages: list[Any]) -> str | None:
 
 def message_size(message: dict[str, Any]) -> int:
     """Characters of one that was read; also an empty one takes its time."""
-    size = _LEAST + len(message["content"]) + len(message.get("reasoning_content", ""))
+    size = _LEAST + sum(map(len, message_texts(message))) + len(message.get("reasoning_content", ""))
     return size + sum(_LEAST + len(call["function"]["arguments"]) for call in message.get("tool_calls", ()))
+
+
+def message_texts(message: dict[str, Any]) -> Iterator[str]:
+    """The texts of the content of one that was read."""
+    content = message["content"]
+    if isinstance(content, str):
+        yield content
+    else:
+        yield from (part["text"] for part in content if part["type"] == "text")
 
 
 def call_id(sample_id: str, index: int) -> str:
@@ -174,7 +200,7 @@ def _call(call: Any, at: str) -> dict[str, Any]:
     }
 
 
-def _content(content: Any, role: str, at: str) -> str:
+def _content(content: Any, role: str, at: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
     if content is None:
@@ -183,18 +209,40 @@ def _content(content: Any, role: str, at: str) -> str:
         refuse(f"{at}.content is missing", f"{at}.content")
     if not isinstance(content, list):
         refuse(f"{at}.content must be a string or a list of parts, not {content!r}", f"{at}.content")
-    texts: list[str] = []
-    for part in content:
-        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-        if not isinstance(text, str):
-            kind = part.get("type") if isinstance(part, dict) else part
-            refuse(
-                f"{at}.content has a part of type {kind!r}; this model takes text only",
-                f"{at}.content",
-                "unsupported_content",
-            )
-        texts.append(text)
-    return "".join(texts)
+    parts = [_part(part, role, at) for part in content]
+    if any(part["type"] == IMAGE for part in parts):
+        return parts
+    return "".join(part["text"] for part in parts)
+
+
+def _part(part: Any, role: str, at: str) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else part
+    if kind == "text" and isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    if kind == "image_url" and role in _SEEN_IN:
+        return {"type": IMAGE, FILE: _file(part.get("image_url"), f"{at}.content")}
+    refuse(
+        f"{at}.content has a part of type {kind!r}; a {role} message takes text"
+        + (" and image_url" if role in _SEEN_IN else " only"),
+        f"{at}.content",
+        "unsupported_content",
+    )
+
+
+def _file(image: Any, at: str) -> bytes:
+    url = image.get("url") if isinstance(image, dict) else image
+    if not isinstance(url, str) or (found := _DATA_URL.match(url)) is None:
+        shown = url[:60] if isinstance(url, str) else url
+        refuse(
+            f"{at}: image_url.url {shown!r} is no data URL of a PNG, JPEG, WebP or GIF. The server fetches "
+            "nothing: send 'data:image/png;base64,...'",
+            at,
+            "unsupported_content",
+        )
+    try:
+        return b64decode(url[found.end() :], validate=True)
+    except ValueError as error:
+        refuse(f"{at}: the data URL of an image is no base64: {error}", at, "invalid_image")
 
 
 def _is_name(name: Any) -> bool:

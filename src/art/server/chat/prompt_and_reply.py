@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from art.engine.protocol import Constraint, FinishReason, Ranked, TopLogprobs
+from art.engine.protocol import Constraint, FinishReason, ImagePrompt, Ranked, TopLogprobs
 from art.errors import RequestError
 from art.rendering.chat_renderer import ChatRenderer, Parsed, Tool
 from art.server.catalog import Target
 from art.server.chat.chat_request import ChatRequest
-from art.server.chat.messages import call_id
+from art.server.chat.messages import call_id, message_texts
 from art.server.ledger.stitching import Stitched
 from art.server.tenancy import Tenant, external_name, internal_name
 from art.wire.request_values import refuse
@@ -193,11 +193,27 @@ class PreparedRequest:
     """What the choices of a rollout's request have in common."""
     constraint: Constraint | None = None
     """In the words of the model's chat format."""
+    images: tuple[bytes, ...] = ()
+    """The pictures of the prompt as the model sees them, in their order."""
 
     @property
     def affinity(self) -> str | None:
         """The rollout; a tenant's is apart from another's of the same name."""
         return None if self.rollout_id is None else f"{self.tenant or ''}~{self.rollout_id}"
+
+    @property
+    def image_prompt(self) -> ImagePrompt | None:
+        """The prompt for an engine that places images itself; None without images."""
+        images = self.target.renderer.images
+        if images is None or not self.images:
+            return None
+        return images.folded(self.stitched.prompt_ids, self.images)
+
+    @property
+    def shown_prompt_ids(self) -> list[int]:
+        """The prompt in the model's own vocabulary, placeholders in the places of images."""
+        images, ids = self.target.renderer.images, list(self.stitched.prompt_ids)
+        return ids if images is None else images.shown(ids)
 
     @property
     def owner(self) -> str:
@@ -318,7 +334,8 @@ def check_messages_fit(request: ChatRequest, target: Target) -> None:
 
     Raises: RequestError (context_length_exceeded).
     """
-    check_texts_fit((message["content"] for message in request.messages), target, param="messages")
+    texts = (text for message in request.messages for text in message_texts(message))
+    check_texts_fit(texts, target, param="messages")
     check_texts_fit((tool["function"]["name"] for tool in request.tools or ()), target, param="tools")
 
 

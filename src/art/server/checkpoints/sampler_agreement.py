@@ -155,10 +155,12 @@ def _cause(engine: Scores, before: Scores | None) -> str:
 
 
 def canary_rows(sequences: Iterable[Sequence[int]], *, rows: int = 4, tokens: int = 64) -> list[list[int]]:
-    """The ends of the first few distinct sequences: a canary must be cheap."""
+    """The ends of the first few distinct sequences, behind their images: a canary must be cheap."""
     chosen: dict[tuple[int, ...], None] = {}
     for sequence in sequences:
         cut = tuple(sequence[-tokens:])
+        images = [at for at, one in enumerate(cut) if one < 0]
+        cut = cut[images[-1] + 1 :] if images else cut
         if len(cut) >= 2:
             chosen[cut] = None
         if len(chosen) == rows:

@@ -52,7 +52,7 @@ class ChatChunks:
             first = [self._choice(choice, opening) for choice in event.choices]
             if not self._prepared.request.return_token_ids:
                 return self._chunk(first)
-            return self._chunk(first, prompt_token_ids=list(self._prepared.stitched.prompt_ids))
+            return self._chunk(first, prompt_token_ids=self._prepared.shown_prompt_ids)
         if isinstance(event, ReplyDelta):
             change, logprobs = _change(event), None
             if event.calls:
@@ -195,7 +195,7 @@ def _reply(prepared: PreparedRequest, done: list[CommittedChoice], scored: Ranke
         "system_fingerprint": prepared.fingerprint,
     }
     if request.return_token_ids:
-        reply["prompt_token_ids"] = list(prompt_ids)
+        reply["prompt_token_ids"] = prepared.shown_prompt_ids
     if scored is not None:
         reply["prompt_logprobs"] = prompt_logprobs_of(
             target.renderer, prompt_ids, scored, most=request.prompt_logprobs or 0

@@ -23,6 +23,7 @@ from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import ARTError, NotFoundError, RequestError, ServerError, WorkerError
 from art.server.catalog import Catalog, Target
 from art.server.chat.chat_request import ChatRequest
+from art.server.chat.images import name_images
 from art.server.chat.messages import SAMPLE_PREFIX
 from art.server.chat.prompt_and_reply import (
     Completion,
@@ -33,6 +34,7 @@ from art.server.chat.prompt_and_reply import (
 )
 from art.server.counts import TokenCounts
 from art.server.http import run_in_thread_if_large
+from art.server.ledger.images import keep_images
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord, float_array, int_array
 from art.server.ledger.stitching import Stitcher
@@ -138,6 +140,7 @@ class CompletionService:
 
     async def rendered(self, request: ChatRequest, target: Target, *, tenant: Tenant = None) -> list[int]:
         """The ids of a request as a first turn. Raises: RequestError."""
+        await name_images(request, target.renderer)
         return await self._stitcher.render(
             target.renderer, request.messages, request.tools, size=request.size, tenant=tenant
         )
@@ -146,6 +149,7 @@ class CompletionService:
         self, request: ChatRequest, target: Target, rollout_id: str | None, *, tenant: Tenant = None
     ) -> PreparedRequest:
         """Stitch or render the prompt. Raises: RequestError (context_length_exceeded among others)."""
+        images = await name_images(request, target.renderer)
         stitched = await self._stitcher.prompt(
             target,
             request.messages,
@@ -179,6 +183,7 @@ class CompletionService:
             created_at=time.time(),
             constraint=constraint,
             request_id=request_id(rollout_id),
+            images=images,
         )
 
     async def deltas(
@@ -200,6 +205,7 @@ class CompletionService:
             adapter=target.adapter,
             prompt_ids=prepared.stitched.prompt_ids,
             sampling=sampling,
+            images=prepared.image_prompt,
             stream=request.stream,
             affinity=prepared.affinity,
             owner=prepared.owner,
@@ -246,7 +252,9 @@ class CompletionService:
                 prepared.request.size, ExchangeRecords, scoped, prepared, done
             )
             scoped.text_bytes += told.size
-        await self._ledger.writer.append(records, told.statements if told is not None else ())
+        also = keep_images(prepared.images, prepared.created_at)
+        also += told.statements if told is not None else ()
+        await self._ledger.writer.append(records, also)
         if told is not None:
             told.remember()
         for record in records:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -52,6 +53,7 @@ from art.server.jobs.train_rows import (
     policy_ages,
     refuse_untrainable,
 )
+from art.server.ledger.images import read_images
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
 from art.server.promotion.promote import Progress, ServedModel
@@ -59,6 +61,7 @@ from art.server.settings import TeacherSettings, is_loopback
 from art.server.tenancy import tenant_of
 from art.server.workers.trainer_worker import TrainedModel
 from art.wire.algorithm import Algorithm, TeacherSpec
+from art.wire.images import image_runs
 from art.wire.jobs import RateSpec, TrainJobRequest, TrainResultInfo
 from art.wire.training import TrainRequest
 
@@ -337,6 +340,7 @@ class TrainJob(StepJob):
             max_length=self.request.compute.max_length,
         )
         refuse_untrainable(rows, batch.sheet)
+        batch = await self._with_images(batch)
         samples = (row for group in rows for rollout in group.rollouts for row in rollout.samples)
         seen = ([*row.prompt_ids, *row.completion_ids] for row in samples)
         canary = await self.canary(opened, canary_rows(seen))
@@ -372,6 +376,14 @@ class TrainJob(StepJob):
         steps = self.served.checkpoints.records
         records = rollout_records(self.request, rows, batch, masked=masked)
         await asyncio.to_thread(write_rollouts, steps, step, records)
+
+    async def _with_images(self, batch: Batch) -> Batch:
+        """The batch with the pictures that its negative ids name. Raises LostImageError."""
+        tokens_T = batch.tree.tokens_T
+        names = {run.name for run in image_runs(tokens_T.tolist())} if (tokens_T < 0).any() else set()
+        if not names:
+            return batch
+        return replace(batch, tree=replace(batch.tree, images=await read_images(self.ledger.rows, names)))
 
     async def some_ids(self) -> Sequence[Sequence[int]]:
         trajectories = (trajectory for group in self.request.groups for trajectory in group.trajectories)
@@ -434,6 +446,14 @@ class TrainJob(StepJob):
 
 async def _taught(batch: Batch, teacher: HttpTeacher) -> Batch:
     """The batch with the logprobs of a teacher behind HTTP."""
+    if batch.tree.images:
+        raise RequestError(
+            "a teacher behind HTTP is shown ids alone, and this batch has images: choose another algorithm, "
+            "or a teacher that is one of the model's steps",
+            status=400,
+            code="unsupported_content",
+            param="algorithm.teacher",
+        )
     paths = scored_paths(batch.tree, batch.entries)
     rows = [batch.tree.tokens_T[path].tolist() for path in paths]
     return with_teacher(batch, paths, await teacher.logprobs(rows))

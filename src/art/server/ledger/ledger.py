@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from art.errors import ARTError, ConfigurationError, NotFoundError, ServerError
 from art.process.files import disk_error, disk_trouble
+from art.server.ledger.images import REMOVE_UNUSED, Statement
 from art.server.ledger.schema import (
     COLUMNS,
     CREATE,
@@ -33,7 +34,6 @@ from art.server.ledger.schema import (
     SCHEMA_VERSION,
     TENANT,
     SampleRecord,
-    Statement,
     from_row,
     is_as_written,
     to_row,
@@ -549,6 +549,7 @@ def _remove(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> int:
         gone += connection.execute(f"DELETE FROM samples WHERE sample_id IN ({marks})", part).rowcount
     connection.execute("INSERT INTO removals SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM removals)")
     connection.execute("UPDATE removals SET number = number + ?", (gone,))
+    connection.execute(REMOVE_UNUSED)
     return gone
 
 

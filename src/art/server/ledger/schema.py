@@ -14,9 +14,10 @@ from typing import Any
 
 import orjson
 
+from art.server.ledger.images import IMAGE_TABLE
 from art.server.tenancy import Tenant
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 _ROLLOUTS = """
 CREATE TABLE rollouts (
@@ -93,6 +94,7 @@ CREATE INDEX samples_by_turn ON samples (turn_key, rollout_id);
 """
     + _ROLLOUTS
     + _DELIVERED
+    + IMAGE_TABLE
 )
 
 MIGRATE = {
@@ -101,13 +103,11 @@ MIGRATE = {
     3: _DELIVERED,
     4: "ALTER TABLE samples ADD COLUMN checksum INTEGER;",
     5: "ALTER TABLE samples ADD COLUMN candidates BLOB;",
+    6: IMAGE_TABLE,
 }
 """From each older version to the next. Before there were tenants every sample was the operator's. Rows that
 are older than the checksum have none, and are taken as they are. Of older samples nobody knows the
 candidates."""
-
-Statement = tuple[str, tuple[Any, ...]]
-"""SQL and its values."""
 
 COLUMNS = (
     "sample_id, rollout_id, project, model, base_model, step, adapter, parent_id, fork_reason, shared, "

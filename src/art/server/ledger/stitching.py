@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import orjson
 
 from art.rendering.chat_renderer import ChatRenderer, Message, Tool
+from art.rendering.images import IMAGE
 from art.server.catalog import Target
 from art.server.http import LARGE, TenantThreads, run_in_thread_if_large
 from art.server.ledger.ledger import Ledger
@@ -100,8 +101,17 @@ def tools_key_and_size(tools: Sequence[Mapping[str, Any]] | None) -> tuple[bytes
 
 def _canonical(message: Mapping[str, Any]) -> bytes:
     functions = (call["function"] for call in message.get("tool_calls") or ())
-    calls = ((function["name"], function["arguments"]) for function in functions)
-    return message_identity(message["role"], message.get("content") or "", calls)
+    calls = [(function["name"], function["arguments"]) for function in functions]
+    content = message.get("content") or ""
+    if not isinstance(content, str):  # images, each by its place in the text
+        texts: list[str] = []
+        for part in content:
+            if part["type"] == IMAGE:
+                calls.append((IMAGE, [sum(map(len, texts)), part[IMAGE]]))
+            else:
+                texts.append(part["text"])
+        content = "".join(texts)
+    return message_identity(message["role"], content, calls)
 
 
 Rollout = tuple[Tenant, str]

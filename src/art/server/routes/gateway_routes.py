@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from art.server.catalog import Catalog, ServedName, Target
 from art.server.chat.chat_request import CHAT, read_chat_request
+from art.server.chat.images import name_images
 from art.server.chat.prompt_and_reply import check_messages_fit, check_texts_fit
 from art.server.chat.request_fields import RequestField, RequestSchema
 from art.server.dialects.dialect import rollout_of
@@ -280,6 +281,7 @@ async def _ids(
     asked = {name: body[name] for name in _OF_CHAT if name in body}
     request = await asyncio.to_thread(read_chat_request, {**asked, "model": target.name}, max_n=1)
     check_messages_fit(request, target)
+    await name_images(request, renderer)
     if request.chat_template_kwargs:
         renderer = renderer.with_arguments(request.chat_template_kwargs)
     return await stitcher.render(

@@ -64,14 +64,20 @@ def group_rows(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return batches
 
 
-def hidden_of_rows(decoder: Any, tokens_T: torch.Tensor, depth_T: torch.Tensor) -> torch.Tensor:
-    """Last hidden states [T, D] of a forest of chains: a row begins where the depth is 0."""
+def hidden_of_rows(
+    decoder: Any, tokens_T: torch.Tensor, depth_T: torch.Tensor, inputs_TD: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Last hidden states [T, D] of a forest of chains: a row begins where the depth is 0.
+
+    inputs_TD: what the decoder reads in place of the tokens' ids.
+    """
     row_T = torch.cumsum(depth_T == 0, 0) - 1
     rows, width = int(row_T[-1]) + 1, int(depth_T.max()) + 1
-    ids_WL = tokens_T.new_zeros(rows, width)
-    ids_WL[row_T, depth_T] = tokens_T
+    values = tokens_T if inputs_TD is None else inputs_TD
+    filled_WL = values.new_zeros(rows, width, *values.shape[1:]).index_put((row_T, depth_T), values)
     positions_WL = torch.arange(width, device=tokens_T.device).expand(rows, width)
-    output = decoder(input_ids=ids_WL, position_ids=positions_WL, use_cache=False)
+    name = "input_ids" if inputs_TD is None else "inputs_embeds"
+    output = decoder(**{name: filled_WL}, position_ids=positions_WL, use_cache=False)
     hidden: torch.Tensor = output.last_hidden_state[row_T, depth_T]
     return hidden
 
