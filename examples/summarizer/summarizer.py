@@ -31,9 +31,9 @@ PRICE = 0.03
 
 
 # %%
-async def summarize(model: art.Model, sheet: FactSheet) -> art.Trajectory:
+async def summarize(model: art.Model, sheet: FactSheet, temperature: float = 1.0) -> art.Trajectory:
     completion = await model.openai_client().chat.completions.create(
-        model=model.get_inference_name(), messages=sheet.messages, max_tokens=48
+        model=model.get_inference_name(), messages=sheet.messages, max_tokens=48, temperature=temperature
     )
     choice = completion.choices[0]
     summary = choice.message.content or ""
@@ -84,11 +84,12 @@ async def open_rubric(stack: AsyncExitStack, judge: str | None) -> Rubric:
 
 # %%
 async def main(options: argparse.Namespace) -> None:
+    adapter = art.dev.PeftArgs(random_state=options.seed, r=16, lora_alpha=32)
     model = art.TrainableModel(
         name=f"summarizer-{options.reward}-{options.seed}",
         project="summarizer",
         base_model=options.model,
-        _internal_config=art.dev.InternalModelConfig(peft_args=art.dev.PeftArgs(random_state=options.seed)),
+        _internal_config=art.dev.InternalModelConfig(peft_args=adapter),
     )
     engine = {"engine": {"name": options.engine}}
     async with AsyncExitStack() as stack:
@@ -109,13 +110,19 @@ async def main(options: argparse.Namespace) -> None:
             ]
             groups = await art.gather_trajectory_groups(
                 (
-                    art.TrajectoryGroup(summarize(model, sheet) for _ in range(options.group_size))
+                    art.TrajectoryGroup(
+                        summarize(model, sheet, options.temperature) for _ in range(options.group_size)
+                    )
                     for sheet in sheets
                 ),
                 pbar_desc=None,
                 after_each=None if rubric is None else rubric.score_group,
             )
-            await model.train(groups, config=art.TrainConfig(learning_rate=options.learning_rate))
+            config = art.TrainConfig(
+                learning_rate=options.learning_rate,
+                algorithm={"name": "art", "updates": {"minibatches": 4}},
+            )
+            await model.train(groups, config=config)
             if (step + 1) % 5 == 0 or step + 1 == options.steps:
                 await evaluate(model, "RL")
 
@@ -129,10 +136,11 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--reward", default="written", choices=("written", "rubric"))
     parser.add_argument("--judge", help="the judge's model, such as openai/o3; by default one that runs here")
     parser.add_argument("--seed", type=int, default=0, help="of the adapter's first weights and the sheets")
-    parser.add_argument("--steps", type=int, default=50, help="the first is supervised")
-    parser.add_argument("--demonstrations", type=int, default=1600)
+    parser.add_argument("--steps", type=int, default=35, help="the first is supervised")
+    parser.add_argument("--demonstrations", type=int, default=3200)
     parser.add_argument("--groups", type=int, default=16, help="sheets of a step")
     parser.add_argument("--group-size", type=int, default=16, help="rollouts of each sheet")
+    parser.add_argument("--temperature", type=float, default=1.25, help="of rollouts: above 1 explores more")
     parser.add_argument("--learning-rate", type=float, default=7e-4)
     parser.add_argument("--sft-learning-rate", type=float, default=2e-3)
     parser.add_argument("--path", default=".art", help="where models and logs are kept")

@@ -113,9 +113,8 @@ async def ask_teacher(teacher: Teacher, options: argparse.Namespace) -> Path:
 
 # %% [markdown]
 # Step 1 is the data set, step 2 the teacher's replies. In each further step the student writes queries.
-# Either the teacher says how likely it would have written each token (its logprob less the student's is the
-# token's advantage), or the queries that find the right rows are made more likely. Started again, it goes on
-# at the newest step.
+# Either the teacher's logprob of each token less the student's is the token's advantage, or the queries that
+# find the right rows are made more likely. Started again, it goes on at the newest step.
 
 
 # %%
@@ -148,11 +147,12 @@ async def train_step(
 
 
 async def main(options: argparse.Namespace) -> None:
+    adapter = art.dev.PeftArgs(random_state=options.seed, r=16, lora_alpha=32)
     model = art.TrainableModel(
         name=f"text_to_sql-{options.last}-{options.seed}",
         project="text_to_sql",
         base_model=options.model,
-        _internal_config=art.dev.InternalModelConfig(peft_args=art.dev.PeftArgs(random_state=options.seed)),
+        _internal_config=art.dev.InternalModelConfig(peft_args=adapter),
     )
     async with AsyncExitStack() as stack:
         teacher = await open_teacher(stack, options) if options.steps > 1 else None
@@ -179,11 +179,11 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--teacher-rows", type=int, default=4000, help="right queries to train it on")
     parser.add_argument("--teacher-rate", type=float, default=3e-3, help="of its fine-tuning")
     parser.add_argument("--data", help="a file of rows for step 1; by default careless ones are written")
-    parser.add_argument("--demonstrations", type=int, default=1600, help="rows of the careless data set")
-    parser.add_argument("--replies", type=int, default=400, help="questions that the teacher answers")
+    parser.add_argument("--demonstrations", type=int, default=2400, help="rows of the careless data set")
+    parser.add_argument("--replies", type=int, default=800, help="questions that the teacher answers")
     parser.add_argument("--seed", type=int, default=0, help="of the first weights and the questions")
     parser.add_argument("--steps", type=int, default=32, help="one SFT, one with replies, the rest on-policy")
-    parser.add_argument("--groups", type=int, default=16, help="questions of a step")
+    parser.add_argument("--groups", type=int, default=24, help="questions of a step")
     parser.add_argument("--group-size", type=int, default=8, help="rollouts of each question")
     parser.add_argument("--learning-rate", type=float, default=7e-4)
     parser.add_argument("--sft-rate", type=float, default=2e-3)

@@ -146,6 +146,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "server": _SERVER,
         "local": _LOCAL,
         "logs": ("polars",),
+        "images": ("PIL",),
         "plotting": ("matplotlib",),
         "s3": ("fsspec", "s3fs"),
         "hub": ("huggingface_hub",),

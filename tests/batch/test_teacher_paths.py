@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from made_rows import rollout, sample
 
 from art.batch.batch_types import GroupRow
-from art.batch.build import build_batch
-from art.batch.teacher import scored_paths, with_teacher
+from art.batch.build import build_batch, scored_paths, with_teacher
 from art.wire.algorithm import AdvantageSpec, Algorithm
 
 ALL = Algorithm(advantage=AdvantageSpec(kind="none"))

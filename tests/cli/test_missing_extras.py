@@ -19,6 +19,7 @@ from art.errors import EXTRAS, MissingExtraError, extra_needed, install_command
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DISTRIBUTION_OF = {
+    "PIL": "pillow",
     "math_verify": "math-verify",
     "langchain_openai": "langchain-openai",
     "mlflow": "mlflow-skinny",

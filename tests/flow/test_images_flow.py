@@ -1,4 +1,4 @@
-"""A vision-language model that vLLM samples and the trainer trains: pictures in messages, two turns, two steps."""
+"""A vision-language model that vLLM samples and the trainer trains: pictures in two turns, two steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ ODD = (90, 40)
 async def look(model: art.TrainableModel, number: int) -> art.Trajectory:
     """Two turns, a picture in each: the first is the same for all, as it is in attempts at one scenario."""
     first = [{"type": "text", "text": "what is this"}, image_part(picture(1, ODD))]
-    trajectory = art.Trajectory(messages_and_choices=[{"role": "user", "content": first}], reward=float(number))
+    trajectory = art.Trajectory(
+        messages_and_choices=[{"role": "user", "content": first}], reward=float(number)
+    )
     client = model.openai_client()
     for turn in range(2):
         completion = await client.chat.completions.create(

@@ -119,7 +119,7 @@ class TokenTree:
     depth_T: IntArray
     """Number of tokens before it on its path: its position for RoPE."""
     images: Mapping[str, bytes] = field(default_factory=dict)
-    """The PNG files of the images that negative ids stand for (`art.wire.images`), by their names."""
+    """The PNG files of the images that negative ids stand for (`art.wire.samples`), by their names."""
 
     def __len__(self) -> int:
         return len(self.tokens_T)

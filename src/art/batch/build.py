@@ -2,7 +2,9 @@
 
     check every row -> rewards -> advantages -> fates -> weights -> token tree, loss entries, sheet
 
-Letters: T = nodes of the token tree, E = loss entries, S = trained rollouts.
+A teacher behind HTTP is asked about the paths of the tree (`scored_paths`): every trained token once.
+
+Letters: T = nodes of the token tree, E = loss entries, S = trained rollouts, P = nodes of one path.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from art.batch.advantages import BY_TRAINER, Advantage, advantages
 from art.batch.aggregation import Weighed, trains_without_advantage, weigh
@@ -24,6 +27,7 @@ from art.batch.batch_types import (
     LossEntries,
     RolloutFate,
     SampleRow,
+    TokenTree,
     TrainedSample,
 )
 from art.batch.checked_rollouts import CheckedRollout, check_rollouts
@@ -329,3 +333,51 @@ def _reward_metrics(attempts: Sequence[Sequence[CheckedRollout]], algorithm: Alg
         return {}
     penalties = [one.penalty for attempts_G in attempts for one in attempts_G if one.reward is not None]
     return {"data/overlong_penalty_mean": float(np.mean(penalties)) if penalties else 0.0}
+
+
+def scored_paths(tree: TokenTree, entries: LossEntries) -> list[IntArray]:
+    """The fewest paths of nodes from a root that pass every node with an entry. Turns that extend each
+    other are one path.
+
+    >>> from art.batch.build import build_batch
+    >>> from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
+    >>> def turn(name, prompt, ids):
+    ...     return SampleRow(
+    ...         sample_id=name, prompt_ids=prompt, completion_ids=ids, completion_logprobs=[-1.0] * len(ids)
+    ...     )
+    >>> rollouts = [
+    ...     RolloutRow(rollout="a", reward=1.0, samples=[turn("a1", [5], [6]), turn("a2", [5, 6, 7], [8])]),
+    ...     RolloutRow(rollout="b", reward=0.0, samples=[turn("b1", [5], [9])]),
+    ... ]
+    >>> batch = build_batch([GroupRow(rollouts=rollouts)])
+    >>> [batch.tree.tokens_T[path].tolist() for path in scored_paths(batch.tree, batch.entries)]
+    [[5, 6, 7, 8], [5, 9]]
+    """
+    asked_T = np.zeros(len(tree), bool)
+    asked_T[entries.token_E] = True
+    asked = np.flatnonzero(asked_T)
+    following = np.append(asked[1:], len(tree))
+    index_T = np.arange(len(tree))
+    starts = np.flatnonzero((tree.parent_T != index_T - 1) | (index_T == 0))
+    return [_path(tree, starts, last) for last in asked[following >= tree.end_T[asked]].tolist()]
+
+
+def _path(tree: TokenTree, starts: npt.NDArray[np.int64], last: int) -> IntArray:
+    """The nodes from the root to `last`, run by run: within a run each node's parent is the one before it."""
+    pieces, node = [], last
+    while node >= 0:
+        start = int(starts[np.searchsorted(starts, node, side="right") - 1])
+        pieces.append(np.arange(start, node + 1, dtype=np.int32))
+        node = int(tree.parent_T[start])
+    return np.concatenate(pieces[::-1])
+
+
+def with_teacher(batch: Batch, paths: Sequence[IntArray], logprobs: Sequence[Sequence[float]]) -> Batch:
+    """The batch with the teacher's logprob of each entry.
+
+    `logprobs`: one number for each node of each path but its first, which nothing predicts.
+    """
+    teacher_T = np.full(len(batch.tree), np.nan, np.float32)
+    for path_P, logprobs_P in zip(paths, logprobs, strict=True):
+        teacher_T[path_P[1:]] = logprobs_P
+    return replace(batch, entries=replace(batch.entries, teacher_E=teacher_T[batch.entries.token_E]))

@@ -17,8 +17,7 @@ from art.batch.balance_sheet import UNTRAINABLE
 from art.batch.batch_types import GroupRow, IntArray, RolloutRow, SampleRow
 from art.errors import TokenMismatchError
 from art.wire.algorithm import Algorithm, OverlongSpec
-from art.wire.images import image_runs
-from art.wire.samples import split_candidates
+from art.wire.samples import image_runs, split_candidates
 
 
 def overlong_penalty(tokens: int, spec: OverlongSpec) -> float:

@@ -14,7 +14,7 @@ from safetensors.numpy import save as save_arrays
 
 from art.batch.batch_types import Batch, CandidateSets, IntArray, LossEntries, TokenTree
 from art.errors import TokenMismatchError
-from art.wire.images import image_name
+from art.wire.samples import image_name
 from art.wire.training import TrainRequest
 
 _NAMES = {

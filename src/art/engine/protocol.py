@@ -47,7 +47,7 @@ class GenerateRequest:
     adapter: str | None
     """Name under which an adapter was loaded, or None for the base model."""
     prompt_ids: Sequence[int]
-    """Negative ones stand for images (`art.wire.images`)."""
+    """Negative ones stand for images (`art.wire.samples`)."""
     sampling: Sampling
     images: ImagePrompt | None = None
     """None: the prompt has none."""

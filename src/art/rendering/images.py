@@ -1,5 +1,5 @@
 """Images in prompts: a picture is made as large as the model's tower wants it, once, and stands in the prompt
-as the ids of `art.wire.images` where the chat template writes the model's placeholder.
+as the ids of `art.wire.samples` where the chat template writes the model's placeholder.
 
 Engine and trainer both get the picture that was made here, and have nothing left to resize: two libraries
 that resize give pixels that differ, and so logprobs that do.
@@ -20,7 +20,7 @@ from typing import Any
 
 from art.engine.protocol import ImagePrompt
 from art.errors import ConfigurationError, RequestError, extra_needed
-from art.wire.images import LEAST_TOKENS, SEEING, image_ids, image_runs
+from art.wire.samples import LEAST_TOKENS, SEEING, image_ids, image_runs
 
 IMAGE = "image"
 """The `type` of a part of a message that is a picture; its name stands beside it, by the same word."""

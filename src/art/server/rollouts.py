@@ -27,8 +27,8 @@ from art.server.catalog import Catalog, Target, normalize_step_name
 from art.server.chat.prompt_and_reply import Completion, finish_reason
 from art.server.data_folder import check_name
 from art.server.http import Scope
-from art.server.ledger.images import Statement
 from art.server.ledger.ledger import Ledger
+from art.server.ledger.schema import Statement
 from art.server.tenancy import Tenant, external_name, internal_name
 from art.server.tenants import RolloutKeys
 from art.wire.records import Strict

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow
-from art.batch.build import build_batch
-from art.batch.teacher import scored_paths
+from art.batch.build import build_batch, scored_paths
 from art.engine.builtin.quantized import place, quantizing
 from art.training.policy import Policy, choose_placement, load_policy
 from art.training.trainer import Trainer

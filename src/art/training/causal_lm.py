@@ -34,8 +34,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from art.engine.builtin.quantized import place, quantizing
 from art.errors import ConfigurationError
-from art.wire.images import SEEING
 from art.wire.records import Bits
+from art.wire.samples import SEEING
 
 TOKENS = 8
 CLOSE, ROUGH = 1e-3, 0.1

@@ -1,7 +1,7 @@
 """The model that is trained: a causal language model of transformers, its attention replaced by the tree's.
 
-Letters: T = tokens of a micro-batch, P = predictors, N = targets, E = loss entries, D = hidden size, L =
-row length.
+Letters: T = tokens of a micro-batch, P = predictors, N = targets (or tokens of an image), E = loss entries,
+D = hidden size, L = row length.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ import torch
 from art.batch.batch_types import LossEntries, TokenTree
 from art.engine.constraints import Grammars, read_vocabulary
 from art.engine.limits import longest_fixed
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, TokenMismatchError
 from art.training.attention.checks import adopt_tree_attention, choose_kernel
 from art.training.attention.pieces import BLOCK, TreePlan
 from art.training.attention.tree_plan import LONG, plan_attention
@@ -33,12 +34,12 @@ from art.training.causal_lm import (
     recomputed,
 )
 from art.training.distributions import Distributions, targets_of
-from art.training.images import ImageEmbeddings
 from art.training.logprobs import LogitHead, target_logprobs
 from art.training.packing.pack import pack
 from art.training.packing.plain_rows import group_rows, hidden_of_rows, pack_rows, plan_of_rows
 from art.training.packing.runs import MicroBatch, Packing
 from art.wire.records import Bits
+from art.wire.samples import image_runs
 from art.wire.training import MaskedBy
 
 LOG = logging.getLogger(__name__)
@@ -210,6 +211,80 @@ class Policy:
 
     def _tensor(self, array: Any) -> torch.Tensor:
         return torch.as_tensor(array, device=self.device)
+
+
+class ImageEmbeddings:
+    """The images of one batch at a time as what a vision-language model's decoder reads in their places.
+
+    The tower that embeds them is frozen, so each is computed once for a batch, without a gradient; LoRA
+    adapts the decoder alone. Pictures come in the size that the tower wants (`art.rendering.images`):
+    nothing is resized here, and nothing was by the engine, so that both see the same pixels.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._processor: Any = None
+        self._embedded: dict[str, torch.Tensor] = {}
+
+    @torch.no_grad()
+    def keep(self, images: Mapping[str, bytes]) -> None:
+        """Compute the embeddings of these images, PNG files by their names, and forget all others.
+
+        Raises ConfigurationError for a model that sees none.
+        """
+        self._embedded = {name: one for name, one in self._embedded.items() if name in images}
+        for name, file in images.items():
+            if name not in self._embedded:
+                with self._policy.stock_attention():
+                    self._embedded[name] = self._embed(file)
+
+    def inputs(self, tokens_T: torch.Tensor) -> torch.Tensor:
+        """Returns what the decoder reads [T, D]: the embeddings of ids, and of images where ids are negative.
+
+        Raises TokenMismatchError where an image is missing, or has another number of tokens.
+        """
+        embedding = self._policy.causal_lm.get_input_embeddings()
+        inputs_TD: torch.Tensor = embedding(tokens_T.clamp(min=0))
+        try:
+            runs = image_runs(tokens_T.tolist())
+        except ValueError as error:
+            raise TokenMismatchError(f"The batch holds ids that stand for nothing: {error}") from error
+        if not runs:
+            return inputs_TD
+        inputs_TD = inputs_TD.clone()
+        for run in runs:
+            image_ND = self._embedded.get(run.name)
+            tokens = 0 if image_ND is None else len(image_ND)
+            if image_ND is None or tokens != run.stop - run.start:
+                raise TokenMismatchError(
+                    f"The batch has {run.stop - run.start} tokens of the image {run.name}, "
+                    f"and {tokens} embeddings of it."
+                )
+            inputs_TD[run.start : run.stop] = image_ND.to(inputs_TD.dtype)
+        return inputs_TD
+
+    def _embed(self, file: bytes) -> torch.Tensor:
+        from PIL import Image
+
+        causal_lm = self._policy.causal_lm
+        tower: Any = getattr(causal_lm, "model", None)
+        if not hasattr(tower, "get_image_features"):
+            raise ConfigurationError(f"{self._policy.name!r} sees no images; this batch has some.")
+        if self._processor is None:
+            self._processor = _processor(str(self._policy.source))
+        seen = self._processor(images=[Image.open(BytesIO(file), formats=["PNG"])], return_tensors="pt")
+        device = causal_lm.get_input_embeddings().weight.device
+        (image_ND,) = tower.get_image_features(**seen.to(device)).pooler_output
+        return torch.as_tensor(image_ND)
+
+
+def _processor(source: str) -> Any:
+    """The model's own, which is left nothing but to rescale and normalize."""
+    from transformers import AutoImageProcessor
+
+    return AutoImageProcessor.from_pretrained(
+        source, backend="pil", trust_remote_code=False, do_resize=False, do_image_splitting=False
+    )
 
 
 def choose_placement(device: str, dtype: str) -> tuple[str, str]:

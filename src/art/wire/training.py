@@ -31,6 +31,8 @@ docs/internals/architecture.md):
     entry_place_E     int32 (where a distribution depends on it)  place in its completion, from 0
     entry_candidates_E int32 (where the sampler recorded any)  number of its set of candidates, or -1
     candidates_end_K  int32  index after its last id   candidates_id_J  int32  ids, rising in each set
+    image_bytes_I     uint8  (where ids are negative) the PNG files that these stand for, one after the other
+    image_end_M       int32  index after the last byte of each (`art.wire.samples` tells their names)
 
 An entry with a set of candidates was drawn from those ids, whatever top_k, top_p and min_p leave under
 the trainer's policy (arXiv:2512.02556, "keep sampling mask").

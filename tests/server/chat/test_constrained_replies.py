@@ -239,8 +239,17 @@ async def test_a_teacher_s_turn_is_said_by_the_student(live: Live) -> None:
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
 async def test_what_is_no_text_is_refused_clearly(live: Live, kind: str) -> None:
     content = [{"type": "text", "text": "see"}, {"type": kind, kind: {}}]
-    with pytest.raises(openai.BadRequestError, match="takes text only") as refused:
+    with pytest.raises(openai.BadRequestError, match=r"no data URL|takes text") as refused:
         await live.client.chat.completions.create(
             model="tiny", messages=[{"role": "user", "content": content}]
         )
     assert refused.value.code == "unsupported_content" and kind in refused.value.message
+
+
+async def test_a_text_model_refuses_an_image(live: Live) -> None:
+    content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+    with pytest.raises(openai.BadRequestError, match="this model takes text only") as refused:
+        await live.client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": content}]
+        )
+    assert refused.value.code == "unsupported_content"

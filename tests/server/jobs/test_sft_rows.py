@@ -108,7 +108,7 @@ def test_an_assistant_who_speaks_first_is_trained_too(nano: LibraryRenderer) -> 
         ([ASK], "'k' has no assistant message"),
         ([{"role": "robot", "content": "x"}], "'k': .*role is 'robot'; known"),
         ([ASK, {"role": "tool", "content": "x"}, ANSWER], "'k': .*tool_call_id is missing"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}, ANSWER], "'k': .*text only"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}, ANSWER], "'k': .*no data URL"),
     ],
 )
 def test_what_cannot_be_learned_is_refused_by_the_conversation_s_name(

@@ -18,8 +18,8 @@ import pytest
 
 from art.errors import ConfigurationError, NotFoundError
 from art.server.ledger.ledger import Ledger, LedgerError
-from art.server.ledger.schema import SampleRecord
-from art.wire.samples import candidates_record
+from art.server.ledger.schema import LostImageError, SampleRecord, keep_images, read_images
+from art.wire.samples import candidates_record, image_name
 
 
 def sample(
@@ -76,7 +76,9 @@ async def test_a_file_from_before_there_were_candidates_goes_on(tmp_path: Path) 
     await first.writer.append([sample("a")])
     await first.close()
     with sqlite3.connect(path) as old:
-        old.executescript("ALTER TABLE samples DROP COLUMN candidates; PRAGMA user_version = 5;")
+        old.executescript(
+            "DROP TABLE images; ALTER TABLE samples DROP COLUMN candidates; PRAGMA user_version = 5;"
+        )
     ledger = Ledger(path)
     record = sample("b", candidates=candidates_record([3, 4]))
     await ledger.writer.append([record])
@@ -236,7 +238,7 @@ async def test_a_file_of_the_first_version_keeps_all_rows_as_the_operators(tmp_p
     with sqlite3.connect(path) as old:  # as it was before there were tenants
         old.executescript("DROP TABLE rollouts; DROP TABLE exchanges; DROP TABLE delivered;")
         old.executescript("ALTER TABLE samples DROP COLUMN tenant; ALTER TABLE samples DROP COLUMN checksum;")
-        old.executescript("ALTER TABLE samples DROP COLUMN candidates;")
+        old.executescript("DROP TABLE images; ALTER TABLE samples DROP COLUMN candidates;")
         old.execute("PRAGMA user_version = 1")
     ledger = Ledger(path)
     assert await ledger.samples(["a", "b"]) == records
@@ -311,3 +313,17 @@ def test_a_kill_in_a_removal_leaves_each_sample_whole_or_removed(tmp_path: Path)
     for first, second in written:
         assert (first in removed) == (second in removed), "both or none"
         assert first in removed or list(records[second].prompt_ids) == [1, 2, 3, 4]
+
+
+async def test_images_stay_as_long_as_a_sample_of_their_time(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite", removes=True)
+    first, second, day = b"first", b"second", 86_400.0
+    names = {image_name(file): file for file in (first, second)}
+    await ledger.writer.append([sample("a", created_at=day)], keep_images([first, first, second], day))
+    await ledger.writer.append([sample("b", created_at=3 * day)], keep_images([second], 3 * day))
+    assert await read_images(ledger.rows, names) == names
+    assert await ledger.remove(["a"]) == 1
+    assert await read_images(ledger.rows, [image_name(second)]) == {image_name(second): second}
+    with pytest.raises(LostImageError, match=f"1 images no more.*{image_name(first)}"):
+        await read_images(ledger.rows, names)
+    await ledger.close()

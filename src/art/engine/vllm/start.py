@@ -24,7 +24,7 @@ from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime
 from art.errors import ARTError, ConfigurationError, DeadlineError, WorkerDiedError
 from art.process.environment import variable
 from art.process.files import WorkerLog
-from art.wire.images import SEEING
+from art.wire.samples import SEEING
 
 
 def vocabulary_size(base_model: str) -> int:

@@ -1,8 +1,7 @@
 """Messages and tools of chat requests: how they are read, and their JSON schemas.
 
 Messages are read into content as text, null fields gone, the rest refused. Only a message with images has
-parts: texts, and images as `{"type": "image", "file": ...}` until `art.server.chat.images` has given each its
-name.
+parts: texts, and images as `{"type": "image", "file": ...}` until `name_images` has given each its name.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 message, the choices and the logprobs of its reply.
 
 Prompts that cannot fit are refused before they are made into ids: that takes seconds for some megabytes. The
-constraint says in the model's own chat format what text and calls must look like. `prompt_scores` are the
+constraint says in the model's own chat format what text and calls must look like. `name_images` makes the
+pictures of a request as the model sees them. `prompt_scores` are the
 logprobs of a prompt's own ids, for those who compare or evaluate and do not sample.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,13 +17,15 @@ from typing import Any, Literal
 from art.engine.protocol import Constraint, FinishReason, ImagePrompt, Ranked, TopLogprobs
 from art.errors import RequestError
 from art.rendering.chat_renderer import ChatRenderer, Parsed, Tool
+from art.rendering.images import IMAGE
 from art.server.catalog import Target
 from art.server.chat.chat_request import ChatRequest
-from art.server.chat.messages import call_id, message_texts
+from art.server.chat.messages import FILE, call_id, message_texts
 from art.server.ledger.stitching import Stitched
 from art.server.tenancy import Tenant, external_name, internal_name
 from art.wire.request_values import refuse
 from art.wire.rollouts import MALFORMED_FIELD, SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
+from art.wire.samples import image_name
 
 
 @dataclass(kw_only=True, slots=True)
@@ -399,3 +403,41 @@ def _token_logprobs(
         str(one): {**said, "decoded_token": renderer.token_bytes(one).decode("utf-8", "replace")}
         for one, said in known.items()
     }
+
+
+FORBIDDEN = -100.0
+"""The bias of an id that is never sampled."""
+
+
+async def name_images(request: ChatRequest, renderer: ChatRenderer) -> tuple[bytes, ...]:
+    """Returns the pictures of the request in their order, as PNG; its messages hold their names afterwards.
+
+    A model that sees never samples its placeholder: in a later prompt it would stand for an image that is not
+    there. Raises RequestError for a model that sees none, and for what is no picture.
+    """
+    if renderer.images is None:
+        if any(not isinstance(message["content"], str) for message in request.messages):
+            refuse(
+                "messages hold an image, and this model takes text only: images need a vision-language model "
+                "of a known family behind the engine 'vllm'",
+                "messages",
+                "unsupported_content",
+            )
+        return ()
+    placeholder = renderer.images.placeholder
+    others = tuple(one for one in request.logit_bias if one[0] != placeholder)
+    request.logit_bias = (*others, (placeholder, FORBIDDEN))
+    parts = [
+        part
+        for message in request.messages
+        if not isinstance(message["content"], str)
+        for part in message["content"]
+        if part["type"] == IMAGE
+    ]
+    if parts and request.prompt_logprobs is not None:
+        refuse("prompt_logprobs cannot be told of a prompt with images", "prompt_logprobs")
+    files = []
+    for part in parts:
+        files.append(await asyncio.to_thread(renderer.images.fitted, part.pop(FILE)))
+        part[IMAGE] = image_name(files[-1])
+    return tuple(files)

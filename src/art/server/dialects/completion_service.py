@@ -23,7 +23,6 @@ from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import ARTError, NotFoundError, RequestError, ServerError, WorkerError
 from art.server.catalog import Catalog, Target
 from art.server.chat.chat_request import ChatRequest
-from art.server.chat.images import name_images
 from art.server.chat.messages import SAMPLE_PREFIX
 from art.server.chat.prompt_and_reply import (
     Completion,
@@ -31,12 +30,12 @@ from art.server.chat.prompt_and_reply import (
     calls_of,
     constraint_of,
     finish_reason,
+    name_images,
 )
 from art.server.counts import TokenCounts
 from art.server.http import run_in_thread_if_large
-from art.server.ledger.images import keep_images
 from art.server.ledger.ledger import Ledger
-from art.server.ledger.schema import SampleRecord, float_array, int_array
+from art.server.ledger.schema import SampleRecord, float_array, int_array, keep_images
 from art.server.ledger.stitching import Stitcher
 from art.server.rollouts import ExchangeRecords, ScopedRollout, ScopedRollouts
 from art.server.tenancy import Tenant

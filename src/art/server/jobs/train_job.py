@@ -24,9 +24,8 @@ import numpy as np
 from art.batch.algorithms import check_algorithm
 from art.batch.balance_sheet import masked
 from art.batch.batch_types import Batch, GroupRow
-from art.batch.build import build_batch
+from art.batch.build import build_batch, scored_paths, with_teacher
 from art.batch.encode import encode_batch
-from art.batch.teacher import scored_paths, with_teacher
 from art.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -53,16 +52,15 @@ from art.server.jobs.train_rows import (
     policy_ages,
     refuse_untrainable,
 )
-from art.server.ledger.images import read_images
 from art.server.ledger.ledger import Ledger
-from art.server.ledger.schema import SampleRecord
+from art.server.ledger.schema import SampleRecord, read_images
 from art.server.promotion.promote import Progress, ServedModel
 from art.server.settings import TeacherSettings, is_loopback
 from art.server.tenancy import tenant_of
 from art.server.workers.trainer_worker import TrainedModel
 from art.wire.algorithm import Algorithm, TeacherSpec
-from art.wire.images import image_runs
 from art.wire.jobs import RateSpec, TrainJobRequest, TrainResultInfo
+from art.wire.samples import image_runs
 from art.wire.training import TrainRequest
 
 

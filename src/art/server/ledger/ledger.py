@@ -23,17 +23,18 @@ from typing import Any, TypeVar
 
 from art.errors import ARTError, ConfigurationError, NotFoundError, ServerError
 from art.process.files import disk_error, disk_trouble
-from art.server.ledger.images import REMOVE_UNUSED, Statement
 from art.server.ledger.schema import (
     COLUMNS,
     CREATE,
     INSERT,
     MIGRATE,
+    REMOVE_IMAGES,
     REMOVED,
     RETENTION_INDEXES,
     SCHEMA_VERSION,
     TENANT,
     SampleRecord,
+    Statement,
     from_row,
     is_as_written,
     to_row,
@@ -549,7 +550,7 @@ def _remove(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> int:
         gone += connection.execute(f"DELETE FROM samples WHERE sample_id IN ({marks})", part).rowcount
     connection.execute("INSERT INTO removals SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM removals)")
     connection.execute("UPDATE removals SET number = number + ?", (gone,))
-    connection.execute(REMOVE_UNUSED)
+    connection.execute(REMOVE_IMAGES)
     return gone
 
 

@@ -1,4 +1,7 @@
-"""The ledger's table, and how a record becomes a row and a row a record.
+"""The ledger's tables, and how a record becomes a row and a row a record.
+
+The pictures that negative ids of prompts name (`art.wire.samples`) lie beside the samples, each once. One
+goes when no sample is as old as its last use.
 
 A prompt that extends an earlier sample of the ledger is kept as the tail behind that sample's ids, so that a
 long conversation costs its length once, not once a turn.
@@ -8,14 +11,15 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from art.server.ledger.images import IMAGE_TABLE
+from art.errors import ServerError
 from art.server.tenancy import Tenant
+from art.wire.samples import image_name
 
 SCHEMA_VERSION = 7
 
@@ -52,6 +56,15 @@ CREATE TABLE delivered (
 ) WITHOUT ROWID;
 """
 """Requests of scoped rollouts whose replies were sent to their ends."""
+
+_IMAGES = """
+CREATE TABLE images (
+    name TEXT PRIMARY KEY,
+    used_at REAL NOT NULL,
+    file BLOB NOT NULL
+) WITHOUT ROWID;
+"""
+"""PNG files as the model saw them, and about when they were used last, in Unix seconds."""
 
 REMOVED = """
 CREATE TABLE IF NOT EXISTS removed (sample_id TEXT PRIMARY KEY, tenant TEXT) WITHOUT ROWID;
@@ -94,7 +107,7 @@ CREATE INDEX samples_by_turn ON samples (turn_key, rollout_id);
 """
     + _ROLLOUTS
     + _DELIVERED
-    + IMAGE_TABLE
+    + _IMAGES
 )
 
 MIGRATE = {
@@ -103,11 +116,27 @@ MIGRATE = {
     3: _DELIVERED,
     4: "ALTER TABLE samples ADD COLUMN checksum INTEGER;",
     5: "ALTER TABLE samples ADD COLUMN candidates BLOB;",
-    6: IMAGE_TABLE,
+    6: _IMAGES,
 }
 """From each older version to the next. Before there were tenants every sample was the operator's. Rows that
 are older than the checksum have none, and are taken as they are. Of older samples nobody knows the
 candidates."""
+
+Statement = tuple[str, tuple[Any, ...]]
+"""SQL and its values."""
+
+_USED_AGAIN_S = 3600.0
+"""The time of use is that old at most: to write it with each turn would write the picture again, too."""
+_KEEP_IMAGE = (
+    "INSERT INTO images (name, used_at, file) VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE "
+    f"SET used_at = ?2 WHERE used_at < ?2 - {_USED_AGAIN_S}"
+)
+REMOVE_IMAGES = (
+    "DELETE FROM images WHERE used_at < "
+    f"(SELECT created_at FROM samples ORDER BY rowid LIMIT 1) - {_USED_AGAIN_S}"
+)
+"""Of the samples that stay, the oldest is younger than their last use."""
+_MOST_AT_ONCE = 200
 
 COLUMNS = (
     "sample_id, rollout_id, project, model, base_model, step, adapter, parent_id, fork_reason, shared, "
@@ -263,3 +292,33 @@ def _unpacked(candidates: bytes | None) -> bytes:
         return zlib.decompress(candidates)
     except zlib.error as error:
         raise ValueError(f"its candidates: {error}") from error
+
+
+class LostImageError(ServerError):
+    """A picture that samples were drawn with is not in the ledger, or not what was written."""
+
+
+def keep_images(files: Sequence[bytes], now: float) -> list[Statement]:
+    """Returns the statements that write a prompt's pictures with its samples. `now`: Unix seconds."""
+    return [(_KEEP_IMAGE, (image_name(file), now, file)) for file in dict.fromkeys(files)]
+
+
+async def read_images(
+    rows: Callable[[str, tuple[Any, ...]], Awaitable[list[tuple[Any, ...]]]], names: Collection[str]
+) -> dict[str, bytes]:
+    """Returns pictures by their names. `rows`: asks the ledger. Raises: LostImageError."""
+    found: dict[str, bytes] = {}
+    wanted = sorted(names)
+    for start in range(0, len(wanted), _MOST_AT_ONCE):
+        part = tuple(wanted[start : start + _MOST_AT_ONCE])
+        marks = ",".join("?" * len(part))
+        found.update(await rows(f"SELECT name, file FROM images WHERE name IN ({marks})", part))
+    lost = [name for name in wanted if name not in found or image_name(found[name]) != name]
+    if lost:
+        raise LostImageError(
+            f"the ledger has {len(lost)} images no more that samples were drawn with, {lost[0]} first: train "
+            "on other trajectories, or restore a backup of the file",
+            status=500,
+            code="image_lost",
+        )
+    return found

@@ -18,8 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from art.server.catalog import Catalog, ServedName, Target
 from art.server.chat.chat_request import CHAT, read_chat_request
-from art.server.chat.images import name_images
-from art.server.chat.prompt_and_reply import check_messages_fit, check_texts_fit
+from art.server.chat.prompt_and_reply import check_messages_fit, check_texts_fit, name_images
 from art.server.chat.request_fields import RequestField, RequestSchema
 from art.server.dialects.dialect import rollout_of
 from art.server.http import TenantThreads, decode_json, read_bytes, run_in_thread_if_large

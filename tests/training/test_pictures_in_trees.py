@@ -21,7 +21,7 @@ from art.batch.token_tree import build_tree
 from art.errors import TokenMismatchError
 from art.training.lora import LoraAdapters
 from art.training.policy import Policy, load_policy
-from art.wire.images import image_ids, image_name
+from art.wire.samples import image_ids, image_name
 from art.wire.training import LoraSpec
 from seeing import SIDE, TOKENS, picture, save_seeing_base
 

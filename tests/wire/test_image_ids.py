@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.wire.images import ImageRun, image_ids, image_name, image_runs
+from art.wire.samples import ImageRun, image_ids, image_name, image_runs
 
 TEXT = st.lists(st.integers(0, 200_000), min_size=1, max_size=5)
 PICTURE = st.tuples(st.binary(max_size=8), st.integers(4, 40))
