@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
@@ -66,6 +67,12 @@ async def test_pictures_are_sampled_and_trained_exactly(tmp_path: Path) -> None:
         chunks = [chunk async for chunk in stream]
         assert min(chunks[0].model_extra["prompt_token_ids"]) >= 0, "placeholders, for other libraries"
         assert chunks[-1].choices[0].finish_reason in ("stop", "length")
+        root = str(client.base_url).removesuffix("v1/")
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {client.api_key}"}) as web:
+            reply = await web.post(
+                f"{root}tokenize", json={"model": name, "messages": [asked], "return_token_strs": True}
+            )
+        assert reply.json()["tokens"] == chunks[0].model_extra["prompt_token_ids"]
         far = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
         with pytest.raises(openai.BadRequestError, match="fetches nothing"):
             await client.chat.completions.create(model=name, messages=[{"role": "user", "content": [far]}])

@@ -283,9 +283,10 @@ async def _ids(
     await name_images(request, renderer)
     if request.chat_template_kwargs:
         renderer = renderer.with_arguments(request.chat_template_kwargs)
-    return await stitcher.render(
+    ids = await stitcher.render(
         renderer, request.messages, request.tools, size=request.size, tenant=tenant, generate=generate
     )
+    return ids if renderer.images is None else renderer.images.shown(ids)
 
 
 def _tokens(value: Any, most: int) -> list[int]:
