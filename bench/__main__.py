@@ -26,6 +26,7 @@ BENCHES = (
     "mcp",
     "autorl",
     "own_tasks",
+    "replicas",
 )
 ON_REQUEST = ("algorithms", "environments", "examples", "gpu", "ui")
 """Only when named: long runs that write into docs, what needs libraries, CUDA or a browser."""

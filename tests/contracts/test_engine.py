@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from art.engine.builtin.engine import BuiltinEngine
 from art.engine.protocol import Constraint, Engine, EngineInfo, ServerOrder
 from art.engine.remote import RemoteEngine
-from art.engine.replicas import EnginePool
+from art.engine.replicas.pool import EnginePool
 from art.engine.vllm.engine import VllmEngine
 from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.start import attach

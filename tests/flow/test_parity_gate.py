@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from art.engine.builtin.engine import BuiltinEngine
 from art.engine.nano_models import resolve
-from art.engine.replicas import EnginePool
+from art.engine.replicas.pool import EnginePool
 from art.errors import ParityError
 from art.server.checkpoints.sampler_agreement import (
     PARITY_FLOAT32,

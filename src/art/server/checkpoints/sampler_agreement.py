@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from art.engine.replicas import EnginePool
+from art.engine.replicas.pool import EnginePool
 from art.errors import CanaryError, ParityError
 from art.wire.training import LoraSpec, ProbeReply
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from art.engine.protocol import Deadlines, Engine, ServerOrder
 from art.engine.registry import check_bits, engine_kind, engine_options
 from art.engine.remote import RemoteEngine
-from art.engine.replicas import EnginePool, Replica, ReplicaWaits
+from art.engine.replicas.pool import EnginePool, ReplicaWaits
+from art.engine.replicas.ring import Replica
 from art.errors import ARTError, ParityError, WorkerError, require_extra
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from art.engine.protocol import Constraint, Delta, EngineInfo, GenerateRequest, Sampling
-from art.engine.replicas import BALANCE, EnginePool, Replica, ReplicaWaits, choose_replica
+from art.engine.replicas.pool import EnginePool, ReplicaWaits
 from art.errors import (
     CheckpointError,
     DeadlineError,
@@ -126,29 +125,6 @@ async def pool_of(*engines: Dice, up: float = 5.0) -> EnginePool:
     for number, engine in enumerate(engines):
         await pool.join(number, engine)
     return pool
-
-
-def replicas(*loads: int) -> list[Replica]:
-    return [Replica(number=number, open=load) for number, load in enumerate(loads)]
-
-
-def test_a_rollout_stays_on_its_replica_and_only_those_of_a_lost_one_move() -> None:
-    names = [f"rollout-{number}" for number in range(400)]
-    four = replicas(0, 0, 0, 0)
-    home = {name: choose_replica(four, name).number for name in names}
-    assert {name: choose_replica(four, name).number for name in names} == home
-    assert all(60 < count < 140 for count in Counter(home.values()).values())
-    moved = [name for name in names if choose_replica(four[:3], name).number != home[name]]
-    assert set(moved) == {name for name in names if home[name] == 3}
-
-
-def test_no_replica_is_swamped_by_rollouts_and_others_go_where_there_is_least() -> None:
-    three = replicas(0, 0, 0)
-    for number in range(300):
-        chosen = choose_replica(three, f"rollout-{number % 2}")  # two rollouts flood
-        chosen.open += 1
-        assert chosen.open <= BALANCE * (number + 1) / 3 + 1
-    assert choose_replica(replicas(5, 2, 9), None).number == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

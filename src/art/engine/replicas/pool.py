@@ -1,6 +1,6 @@
 """A set of replicas of one engine, used as one `Engine`.
 
-a rollout's requests        stay on one replica, which has their prefixes (`choose_replica`)
+a rollout's requests        stay on one replica, which has their prefixes (`ReplicaRing`)
 a replica dies              its requests go on elsewhere, or on itself once it is back (`Continuation`)
 an adapter is loaded        on every replica, or on none
 a replica comes (back) up   it gets all adapters before it gets a request (`EnginePool.join`)
@@ -10,10 +10,7 @@ asleep                      requests wait here, in no engine, until `wake`
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import math
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -21,6 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from art.engine.protocol import Delta, Engine, EngineInfo, GenerateRequest, Ranked
+from art.engine.replicas.continuation import Continuation
+from art.engine.replicas.ring import Replica, ReplicaRing
 from art.errors import (
     ARTError,
     DeadlineError,
@@ -30,134 +29,6 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
-from art.wire.samples import candidates_without_first
-
-BALANCE = 1.5
-"""No replica gets a request for its affinity while it has more than so many times its fair share of them."""
-
-
-@dataclass(kw_only=True, slots=True, eq=False)
-class Replica:
-    """The state of one engine in a pool."""
-
-    number: int
-    engine: Engine | None = None
-    """The last one that was put in this place."""
-    up: bool = False
-    """Whether it takes requests."""
-    info: EngineInfo | None = None
-    """As of its last start."""
-    starts: int = 0
-    """How often it came up."""
-    adapters: set[str] = field(default_factory=set)
-    open: int = 0
-    """Requests that it has now."""
-    failure: ARTError | None = None
-    """Why it will not come back."""
-
-    @property
-    def incarnation(self) -> tuple[int, int]:
-        """The number that distinguishes this engine from its replacement after a restart."""
-        return self.number, self.starts
-
-
-def choose_replica(replicas: Sequence[Replica], affinity: str | None) -> Replica:
-    """The replica for a request: the least loaded, or the one where its rollout is at home.
-
-    A rollout ranks the replicas by a hash of both names (rendezvous hashing: Thaler and Ravishankar, "Using
-    name-based mappings to increase hit rates", IEEE/ACM Transactions on Networking, 1998), so that when one
-    goes, only its own rollouts move. It takes the first whose load is below `BALANCE` times the mean
-    (consistent hashing with bounded loads: Mirrokni, Thorup and Zadimoghaddam, arXiv 1608.01350).
-    """
-    if len(replicas) == 1:
-        return replicas[0]
-    if affinity is None:
-        return min(replicas, key=lambda replica: replica.open)
-    most = math.ceil(BALANCE * (sum(replica.open for replica in replicas) + 1) / len(replicas))
-    free = [replica for replica in replicas if replica.open < most]
-    return max(free, key=lambda replica: _weight(affinity, replica.number))
-
-
-def _weight(affinity: str, number: int) -> bytes:
-    return hashlib.blake2b(f"{number}/{affinity}".encode(), digest_size=8).digest()
-
-
-class Continuation:
-    """The ids of a completion that were sent, and its continuation on another engine.
-
-    Nothing told      the request is made again.
-    Ids were told     they become part of the prompt, and fewer are asked for: the distribution is the same.
-    It has a seed, or is greedy, or is bound to its own beginning (stop strings, a constraint, penalties,
-    min_tokens)       it is sampled again from its beginning, and what was told already is checked and left
-                      out: a seed's ids depend on their place, and a stop string may begin before the seam.
-
-    A stream that is bound to its beginning gets a seed if it has none, so that it can be sampled again: a
-    seed changes no distribution.
-    """
-
-    def __init__(self, request: GenerateRequest) -> None:
-        sampling = request.sampling
-        bound = bool(sampling.stop or sampling.min_tokens or sampling.constraint or sampling.penalised)
-        if request.stream and bound and sampling.seed is None and sampling.temperature > 0:
-            request = replace(request, sampling=replace(sampling, seed=secrets.randbits(63)))
-        self._request = request
-        self._again = bound or request.sampling.seed is not None or sampling.temperature == 0
-        self._delivered: list[int] = []
-        self._ahead = 0
-        """Ids of `_delivered` that the present engine has yet to sample again."""
-        self.broken = False
-        """Whether no engine can go on with it."""
-
-    def request(self) -> GenerateRequest:
-        """Returns the request to the first engine, or to the next one."""
-        if not self._delivered:
-            return self._request
-        if self._again:
-            self._ahead = len(self._delivered)
-            return self._request
-        sampling = self._request.sampling
-        return replace(
-            self._request,
-            prompt_ids=[*self._request.prompt_ids, *self._delivered],
-            sampling=replace(sampling, max_tokens=sampling.max_tokens - len(self._delivered)),
-        )
-
-    def next_delta(self, delta: Delta) -> Delta | None:
-        """Returns the new part of an engine's delta; None if there is none.
-
-        Raises WorkerDiedError when the engine samples other ids than the one before it told.
-        """
-        if not self._ahead:
-            if delta.finish_reason is None:
-                self._delivered.extend(delta.token_ids)
-            return delta
-        known, ids = self._delivered[-self._ahead :], delta.token_ids
-        if not _is_prefix(known, ids) or (delta.finish_reason is not None and len(ids) < len(known)):
-            self.broken = True
-            raise WorkerDiedError(
-                f"an engine died when {len(self._delivered)} ids of request {self._request.request_id!r} had "
-                f"been told, and another does not sample the same ones again: ask again"
-            )
-        old = min(len(known), len(ids))
-        self._ahead -= old
-        if old == len(ids) and delta.finish_reason is None:
-            return None
-        news = replace(
-            delta,
-            token_ids=ids[old:],
-            logprobs=delta.logprobs[old:],
-            top_logprobs=delta.top_logprobs[old:],
-            candidates=candidates_without_first(delta.candidates, old),
-        )
-        if delta.finish_reason is None:
-            self._delivered.extend(news.token_ids)
-        return news
-
-
-def _is_prefix(known: Sequence[int], ids: Sequence[int]) -> bool:
-    """Returns whether one begins with the other."""
-    return all(one == other for one, other in zip(known, ids, strict=False))
-
 
 _log = logging.getLogger(__name__)
 
@@ -210,6 +81,7 @@ class EnginePool:
         self, replicas: int, *, waits: ReplicaWaits | None = None, failed: OnFailure | None = None
     ) -> None:
         self.replicas = [Replica(number=number) for number in range(replicas)]
+        self._ring = ReplicaRing(self.replicas)
         self.adapters: dict[str, Path] = {}
         """What every replica has loaded, or will have when it is back."""
         self.asleep = False
@@ -266,7 +138,7 @@ class EnginePool:
             replica = self._only_replica(request.adapter, attempts) or await self._choose(
                 request.adapter, request.affinity, attempts
             )
-            engine = _begin(replica, attempts)
+            engine = self._begin(replica, attempts)
             try:
                 async with aclosing(engine.generate(course.request())) as deltas:  # type: ignore[type-var]
                     async for delta in deltas:
@@ -281,7 +153,7 @@ class EnginePool:
                 attempts.failed(error)
                 self._suspect(replica, engine, error)
             finally:
-                replica.open -= 1
+                self._ring.end(replica)
 
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `Engine.score`: by one replica. `score_each` asks all."""
@@ -295,14 +167,14 @@ class EnginePool:
         attempts = _Attempts()
         while True:
             replica = await self._choose(adapter, None, attempts)
-            engine = _begin(replica, attempts)
+            engine = self._begin(replica, attempts)
             try:
                 return await ask(engine)
             except WorkerError as error:
                 attempts.failed(error)
                 self._suspect(replica, engine, error)
             finally:
-                replica.open -= 1
+                self._ring.end(replica)
 
     async def score_each(
         self, adapter: str | None, rows: Sequence[Sequence[int]]
@@ -382,20 +254,32 @@ class EnginePool:
         """The replica of a request, as soon as there is one that has not failed it."""
         last = attempts.last
 
-        def fit() -> list[Replica]:
-            return [one for one in self._replicas_with(adapter) if one.incarnation not in attempts.tried]
+        def fits(replica: Replica) -> bool:
+            has_it = adapter is None or adapter in replica.adapters or adapter not in self.adapters
+            return has_it and replica.incarnation not in attempts.tried
 
+        def find() -> Replica | None:
+            return self._ring.choose(affinity, fits)
+
+        found = None if attempts.exhausted else find()
         hopeless = attempts.exhausted or not (isinstance(last, LOST) and self._one_may_come_back())
-        if last is not None and hopeless and (attempts.exhausted or not fit()):
+        if last is not None and hopeless and found is None:
             raise last
-        if not (self._is_awake() and fit()):
+        if not (self._is_awake() and found):
             await self._wait_on_hold(
-                lambda: self._is_awake() and bool(fit() or not self._one_may_come_back())
+                lambda: self._is_awake() and bool(find() or not self._one_may_come_back())
             )
+            found = find()
         self._check_open()
-        if not (found := fit()):
+        if found is None:
             raise last or self._why_none_is_up()
-        return choose_replica(found, affinity)
+        return found
+
+    def _begin(self, replica: Replica, attempts: _Attempts) -> Engine:
+        assert replica.engine is not None
+        attempts.tried.add(replica.incarnation)
+        self._ring.begin(replica)
+        return replica.engine
 
     async def _wait_on_hold(self, until: Callable[[], bool]) -> None:
         """A request waits. Raises OverloadedError when too many do."""
@@ -418,7 +302,7 @@ class EnginePool:
         Raises what loading and `verify` raise; then its place stays empty.
         """
         replica = self.replicas[number]
-        replica.up = False
+        self._ring.set_up(replica, False)
         replica.info = await engine.info()
         loaded = await self._catch_up(engine, set(), verify, asleep=False)
         before = replica.engine
@@ -428,12 +312,14 @@ class EnginePool:
 
     def give_up(self, number: int, failure: ARTError) -> None:
         """Gives up a replica, so that no request waits for it."""
-        self.replicas[number].up, self.replicas[number].failure = False, failure
+        self._ring.set_up(self.replicas[number], False)
+        self.replicas[number].failure = failure
         self._notify()
 
     def _set_engine(self, replica: Replica, engine: Engine, loaded: set[str]) -> None:
         replica.engine, replica.adapters, replica.failure = engine, loaded, None
-        replica.up, replica.starts = True, replica.starts + 1
+        replica.starts += 1
+        self._ring.set_up(replica, True)
         self._notify()
 
     async def _catch_up(
@@ -554,7 +440,7 @@ class EnginePool:
     def _suspect(self, replica: Replica, engine: Engine, error: WorkerError) -> None:
         """No more requests for a replica that was lost, until it is known what became of it."""
         if isinstance(error, LOST) and replica.engine is engine and replica.up and not self.closed:
-            replica.up = False
+            self._ring.set_up(replica, False)
             self._notify()
             check = asyncio.create_task(self._check(replica, engine, error))
             self._checks.add(check)
@@ -578,10 +464,3 @@ class EnginePool:
 
 async def _awaited(answer: Awaitable[T]) -> T:
     return await answer
-
-
-def _begin(replica: Replica, attempts: _Attempts) -> Engine:
-    assert replica.engine is not None
-    attempts.tried.add(replica.incarnation)
-    replica.open += 1
-    return replica.engine
