@@ -60,6 +60,15 @@ def test_it_finds_what_a_fresh_one_finds(tmp_path: Path, options: dict[str, Any]
     for name in fresh[1]["environment"].keys() - forked[1]["environment"].keys():
         if name not in known:  # libraries in the tests' process set it past Python (readline: LINES)
             del fresh[1]["environment"][name]
+    differing = {
+        name: (forked[1][name], fresh[1][name]) for name in fresh[1] if forked[1][name] != fresh[1][name]
+    }
+    for name, (one, other) in differing.items():
+        if name == "environment":  # what is alike may be long, and hold secrets
+            differing[name] = tuple(
+                dict(sorted(a.items() - b.items())) for a, b in ((one, other), (other, one))
+            )
+    assert not differing
     assert forked == fresh
     assert forked[0] == 7 and forked[1]["parent"] == os.getpid()
 
