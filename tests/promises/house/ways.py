@@ -35,7 +35,7 @@ FOLDER = "ART_WAYS"
 CHATS = 5
 """Counted questions. What is not entered by each, as a look after a worker's health, is not of the way."""
 TAKES_THE_JOB = "TrainingJobs._work"
-MOST_CHAT_FILES, MOST_CALLS_TO_THE_JOB, MOST_CALLS_TO_THE_GRADIENT = 44, 8, 8
+MOST_CHAT_FILES, MOST_CALLS_TO_THE_JOB, MOST_CALLS_TO_THE_GRADIENT = 45, 8, 8
 """What was reached; CONTRIBUTING.md says the same."""
 
 
