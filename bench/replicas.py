@@ -3,7 +3,7 @@
 ring    `art.engine.replicas.ring`: consistent hashing with bounded loads
 scan    rendezvous hashing with the same bound over a list of all replicas, in a few lines here
 
-Both choose for the same rollouts Time is this
+Both choose for the same rollouts. Time is this
 process's CPU time, the least of some repetitions, taken in turns. Balance is the highest load over the mean
 after one request of each rollout, all of them still open.
 """
