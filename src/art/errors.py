@@ -150,6 +150,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "plotting": ("matplotlib",),
         "s3": ("fsspec", "s3fs"),
         "hub": ("huggingface_hub",),
+        "cluster": (*_SERVER, "ray"),
+        "postgres": (*_SERVER, "asyncpg"),
         "litellm": ("litellm",),
         "autorl": ("rapidfuzz",),
         "mcp": ("mcp",),

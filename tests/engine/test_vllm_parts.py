@@ -30,8 +30,8 @@ from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime
 from art.engine.vllm.start import VllmServer
 from art.errors import CheckpointError, ConfigurationError, RequestError, WorkerDiedError, WorkerError
 from art.process.fair_queue import FairQueue
+from art.process.worker import WorkerSpec
 from art.server.workers.supervisor import RestartPolicy, Supervisor
-from art.server.workers.worker_process import WorkerSpec
 from waiting import until
 
 KNOWN: dict[str, dict[str, Any]] = {

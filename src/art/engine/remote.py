@@ -24,6 +24,7 @@ from art.engine.frames import generate_message, read_news
 from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked
 from art.errors import ARTError, WorkerDiedError, WorkerError, WorkerStalledError
 from art.process.resources import no_tls
+from art.process.worker import SharedDisk, WorkerDisk
 from art.wire.engine import (
     EngineErrorBody,
     EngineHealth,
@@ -204,9 +205,15 @@ class CompletionSocket:
 
 
 class RemoteEngine:
-    """See `art.engine.protocol.Engine`. `url` is `http://host:port`; connects when first used."""
+    """See `art.engine.protocol.Engine`. `url` is `http://host:port`; connects when first used.
 
-    def __init__(self, url: str, key: str, deadlines: Deadlines | None = None) -> None:
+    `disk`: how a folder of ours comes to the worker.
+    """
+
+    def __init__(
+        self, url: str, key: str, deadlines: Deadlines | None = None, disk: WorkerDisk | None = None
+    ) -> None:
+        self._disk = disk or SharedDisk()
         self.url = url.rstrip("/")
         self.deadlines = deadlines or Deadlines()
         self._headers = {"Authorization": f"Bearer {key}"}
@@ -237,7 +244,8 @@ class RemoteEngine:
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`."""
-        await self._post("/load_adapter", LoadAdapter(name=name, path=str(path)), self.deadlines.control)
+        found = await self._disk.fetch(path)
+        await self._post("/load_adapter", LoadAdapter(name=name, path=str(found)), self.deadlines.control)
 
     async def unload_adapter(self, name: str) -> None:
         """See `Engine.unload_adapter`."""

@@ -14,8 +14,8 @@ import pytest
 
 from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
 from art.process.files import WorkerLog
+from art.process.worker import Worker, WorkerSpec, module_command
 from art.server.workers.supervisor import RestartPolicy, Supervisor
-from art.server.workers.worker_process import Worker, WorkerSpec, module_command
 from waiting import gone, until
 
 pytestmark = pytest.mark.slow
@@ -164,7 +164,7 @@ def test_a_log_is_bounded(tmp_path: Path) -> None:
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from art.server.workers.worker_process import Worker, WorkerSpec, module_command
+from art.process.worker import Worker, WorkerSpec, module_command
 
 async def main():
     config = {"behaviour": "deaf"}

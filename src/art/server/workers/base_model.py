@@ -20,6 +20,7 @@ from art.engine.remote import RemoteEngine
 from art.engine.replicas.pool import EnginePool, ReplicaWaits
 from art.engine.replicas.ring import Replica
 from art.errors import ARTError, ParityError, WorkerError, require_extra
+from art.process.worker import RunningWorker, WorkerSpec, module_command
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import BaseModel
@@ -37,7 +38,6 @@ from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
 from art.server.workers.supervisor import Supervisor, WorkerOptions, shared_gpu, supervise
 from art.server.workers.trainer_worker import TrainerWorker
-from art.server.workers.worker_process import Worker, WorkerSpec, module_command
 from art.wire.training import LoraSpec, ProbeReply, ProbeRequest
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-EngineSupervisor = Supervisor[Worker] | Supervisor["VllmServer"]
+EngineSupervisor = Supervisor[RunningWorker] | Supervisor["VllmServer"]
 Unload = Callable[[], Awaitable[None]]
 Restarted = Callable[[Engine, Sequence[str]], None]
 """Told after each restart of a replica: the engine, and the adapters that it has."""
@@ -84,7 +84,7 @@ class EngineWorkers:
         self._devices = options.devices
         self._loads: dict[str, _Load] = {}
         self._checked: dict[str, _Checked] = {}
-        self._workers: dict[int, Worker | VllmServer] = {}
+        self._workers: dict[int, RunningWorker | VllmServer] = {}
         waits = ReplicaWaits(up=settings.start, awake=settings.job)
         self.pool = EnginePool(options.replicas, waits=waits, failed=self._failed)
         self.supervisors = [
@@ -136,13 +136,13 @@ class EngineWorkers:
         }
         return supervise(
             name,
-            Worker.start,
+            options.launch,
             command=module_command(kind.module),
             config=config,
             layout=layout,
             settings=self._settings,
             when_up=lambda worker: self._join_pool(
-                number, worker, RemoteEngine(worker.url, worker.key, deadlines)
+                number, worker, RemoteEngine(worker.url, worker.key, deadlines, worker.disk)
             ),
             when_given_up=given_up,
         )
@@ -228,7 +228,7 @@ class EngineWorkers:
         infos = [replica.info for replica in self.pool.replicas]
         return [info.dtype for info in infos if info is not None]
 
-    async def _join_pool(self, number: int, worker: Worker | VllmServer, engine: Engine) -> None:
+    async def _join_pool(self, number: int, worker: RunningWorker | VllmServer, engine: Engine) -> None:
         again = self.pool.replicas[number].starts > 0
         self._workers[number] = worker
         try:

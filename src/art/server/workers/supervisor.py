@@ -25,9 +25,9 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
+from art.process.worker import Launch, Worker, WorkerSpec
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
-from art.server.workers.worker_process import WorkerSpec
 
 
 class StallWatch:
@@ -310,6 +310,8 @@ class WorkerOptions:
     replicas: int = 1
     devices: Sequence[str] | None = None
     """Where each replica computes; None: where its options say."""
+    launch: Launch = Worker.start
+    """Starts each worker of ours: on this machine, or on one that a cluster chooses."""
 
     def __post_init__(self) -> None:
         if self.devices is not None and len(self.devices) != self.replicas:

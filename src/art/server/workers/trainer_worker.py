@@ -25,12 +25,12 @@ from art.errors import (
     WorkerStalledError,
 )
 from art.process.resources import no_tls
+from art.process.worker import RunningWorker, SharedDisk, WorkerDisk, module_command
 from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.checkpoints.registered_models import BaseModel, Registration
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
 from art.server.workers.supervisor import WorkerOptions, supervise
-from art.server.workers.worker_process import Worker, module_command
 from art.wire.records import Strict, first_flaw
 from art.wire.training import (
     OpenReply,
@@ -52,12 +52,21 @@ _PROGRESS_SECONDS = 0.2
 class TrainerClient:
     """One trainer worker. Times in seconds; `idle` is the longest silence of a running training.
 
-    `trouble` is told when the worker does not answer or its connection breaks.
+    `trouble` is told when the worker does not answer or its connection breaks. `disk`: how folders come to
+    the worker and back.
     """
 
     def __init__(
-        self, url: str, key: str, *, timeout: float, idle: float, trouble: Callable[[WorkerError], None]
+        self,
+        url: str,
+        key: str,
+        *,
+        timeout: float,
+        idle: float,
+        trouble: Callable[[WorkerError], None],
+        disk: WorkerDisk | None = None,
     ) -> None:
+        self._disk = disk or SharedDisk()
         self._trouble = trouble
         self._timeout = timeout
         self._idle = idle
@@ -71,13 +80,18 @@ class TrainerClient:
 
     async def open(self, request: OpenRequest) -> TrainedModel:
         """Raises CheckpointError, ConfigurationError, WorkerError."""
+        if request.checkpoint is not None:
+            found = await self._disk.fetch(Path(request.checkpoint))
+            request = request.model_copy(update={"checkpoint": str(found)})
         reply = OpenReply.model_validate_json(await self._post("/open", request))
         return TrainedModel(self, reply.model, reply.step)
 
     async def save(self, model: str, path: Path) -> SaveReply:
         """Raises CheckpointError, WorkerError."""
-        request = SaveRequest(model=model, path=str(path))
-        return SaveReply.model_validate_json(await self._post("/save", request))
+        request = SaveRequest(model=model, path=str(self._disk.place(path)))
+        reply = SaveReply.model_validate_json(await self._post("/save", request))
+        await self._disk.collect(path)
+        return reply
 
     async def score(self, model: str, rows: Sequence[Sequence[int]]) -> ScoreReply:
         """Raises WorkerError."""
@@ -86,7 +100,12 @@ class TrainerClient:
 
     async def probe(self, request: ProbeRequest) -> ProbeReply:
         """Raises ConfigurationError (unknown targets), WorkerError."""
-        return ProbeReply.model_validate_json(await self._post("/probe", request))
+        path = Path(request.path)
+        elsewhere = request.model_copy(update={"path": str(self._disk.place(path))})
+        reply = ProbeReply.model_validate_json(await self._post("/probe", elsewhere))
+        if reply.probe is not None:
+            await self._disk.collect(path)
+        return reply
 
     async def train(self, body: bytes, report: Callable[[int, int], Awaitable[None]]) -> TrainEvent:
         """The result of a batch. `report` hears now and then how many of its tokens are done.
@@ -227,7 +246,7 @@ class TrainerWorker:
         self._open: dict[str, TrainedModel] = {}
         self.supervisor = supervise(
             f"trainer-{base.label}",
-            Worker.start,
+            options.launch,
             command=module_command(TRAINER_MODULE),
             config=_trainer_config(base, options.trainer_options),
             layout=layout,
@@ -285,7 +304,7 @@ class TrainerWorker:
         """Marks a model's state as outdated, so that the next `open` reads its newest checkpoint."""
         self._open.pop(model.key, None)
 
-    async def _connect(self, worker: Worker) -> None:
+    async def _connect(self, worker: RunningWorker) -> None:
         before = self._client
         self._open.clear()
         self._client = TrainerClient(
@@ -294,6 +313,7 @@ class TrainerWorker:
             timeout=self._settings.call,
             idle=self._settings.train_idle,
             trouble=lambda error: self.supervisor.report(worker, error),
+            disk=worker.disk,
         )
         if before is not None:
             await before.aclose()

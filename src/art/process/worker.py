@@ -21,10 +21,10 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -59,6 +59,62 @@ def module_command(module: str) -> list[str]:
     return [sys.executable, "-m", "art.process.child", module]
 
 
+class WorkerDisk(Protocol):
+    """The way of folders between the server's disk and the worker's."""
+
+    async def fetch(self, folder: Path) -> Path:
+        """Returns where the worker finds the content of a folder of the server's disk."""
+        ...
+
+    def place(self, folder: Path) -> Path:
+        """Returns where the worker is to write what `collect` then brings to `folder`."""
+        ...
+
+    async def collect(self, folder: Path) -> None:
+        """Brings what the worker wrote at `place(folder)` to `folder`, on the server's disk."""
+        ...
+
+
+class SharedDisk:
+    """The disk of a worker on the server's machine: each path is its own."""
+
+    async def fetch(self, folder: Path) -> Path:
+        return folder
+
+    def place(self, folder: Path) -> Path:
+        return folder
+
+    async def collect(self, folder: Path) -> None:
+        """Does nothing: it was written in its place."""
+
+
+class RunningWorker(Protocol):
+    """A worker that serves, wherever it runs: its address, its key, its disk and its life."""
+
+    url: str
+    key: str
+    disk: WorkerDisk
+
+    @property
+    def label(self) -> str: ...
+
+    async def wait(self) -> object: ...
+
+    def death(self) -> WorkerDiedError: ...
+
+    async def probe(self) -> Mapping[str, Any]: ...
+
+    async def dump_stacks(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def kill(self) -> None: ...
+
+
+Launch = Callable[[WorkerSpec], Awaitable[RunningWorker]]
+"""Starts a worker somewhere: `Worker.start` on this machine."""
+
+
 class Worker:
     """A running worker. Make one with `await Worker.start(spec)`."""
 
@@ -68,6 +124,7 @@ class Worker:
         self.spec = spec
         self.key = key
         self.url = ""
+        self.disk: WorkerDisk = SharedDisk()
         self._process = process
         self._log = log
         assert process.stderr is not None
