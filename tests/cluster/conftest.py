@@ -1,0 +1,8 @@
+"""The disks' tests use the tiny batches of the trainer's tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "training"))
