@@ -35,6 +35,7 @@ from art.wire.engine import (
     check_transfer,
     to_error,
 )
+from art.wire.models import TRAINERS_FILES
 
 _TOLD_TOGETHER = 16
 """Deltas after which others have a turn: hundreds of replies may end with one step of the engine."""
@@ -252,7 +253,7 @@ class RemoteEngine:
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`."""
-        found = await self._disk.fetch(path)
+        found = await self._disk.fetch(path, without=TRAINERS_FILES)
         order = LoadAdapter(name=name, path=str(found), transfer=self._transfer)
         await self._post("/load_adapter", order, self.deadlines.control)
 
