@@ -225,7 +225,7 @@ class _FileReply(StreamingResponse):
             yield chunk
 
 
-class _QuietServer(uvicorn.Server):
+class QuietServer(uvicorn.Server):
     """Leaves the signals of its process to whoever has them."""
 
     @contextlib.contextmanager
@@ -274,7 +274,7 @@ class ShelfServer:
             timeout_graceful_shutdown=1,
             server_header=False,
         )
-        server = _QuietServer(config)
+        server = QuietServer(config)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         started = cls(server, task, address)
         try:
