@@ -191,7 +191,8 @@ def _ask(actor: Any, order: PlaceOrder, seconds: float) -> HostAddress | Excepti
         address: HostAddress = HostAddress.model_validate_json(reply)
         return address
     except (GetTimeoutError, RayActorError, RayError) as error:
-        return error
+        failure: Exception = error
+        return failure
 
 
 def release_host(name: str) -> list[str]:

@@ -28,7 +28,7 @@ from art.errors import (
     WorkerStalledError,
 )
 from art.process.files import WorkerLog
-from art.process.worker import WorkerSpec
+from art.process.worker import WorkerDisk, WorkerSpec
 
 _log = logging.getLogger(__name__)
 _TRIES = 3
@@ -48,7 +48,8 @@ class RemoteWorker:
         self, spec: WorkerSpec, host: HostClient, disk: ShelfDisk, *, silence: float, release: Release
     ) -> None:
         self.spec = spec
-        self.disk = disk
+        self.disk: WorkerDisk = disk
+        self._shelf_disk = disk
         self.node = host.address.node
         self.node_id = host.address.node_id
         self.url = ""
@@ -177,7 +178,7 @@ class RemoteWorker:
         for name in _MODEL_FIELDS:
             folder = config.get(name)
             if isinstance(folder, str) and await asyncio.to_thread(_is_folder, folder):
-                config[name] = str(await self._unless_lost(self.disk.fetch_base_model(Path(folder))))
+                config[name] = str(await self._unless_lost(self._shelf_disk.fetch_base_model(Path(folder))))
         order = StartOrder(
             name=self.spec.name,
             arguments=list(self.spec.command[1:]),
