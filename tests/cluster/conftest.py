@@ -1,3 +1,5 @@
+"""The disks' tests use the tiny batches of the trainer's tests; those on Ray use what hurts workers elsewhere."""
+
 from __future__ import annotations
 
 import sys
@@ -6,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-# What the tests of faults and of workers hurt is hurt here on other nodes.
-for room in ("faults", "server/workers"):
-    sys.path.append(str(Path(__file__).parents[1] / room))
+for room in ("training", "faults", "server/workers"):
+    sys.path.insert(0, str(Path(__file__).parent.parent / room))
 
 from ray_nodes import RayNodes, ray_nodes  # noqa: E402
 from tiny_base import build_base  # noqa: E402

@@ -183,6 +183,7 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
                 engine_options=settings.engine.options,
                 replicas=settings.engine.replicas,
                 devices=settings.engine.devices,
+                transfer=settings.engine.transfer,
                 trainer_options=settings.trainer.options,
                 launch=launch,
             ),
