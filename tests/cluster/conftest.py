@@ -1,4 +1,4 @@
-"""The disks' tests use the tiny batches of the trainer's tests; those on Ray use what hurts workers elsewhere."""
+"""The disks' tests use the tiny batches of the trainer's tests; those on Ray use what hurts workers there."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from art.cli.chat import chat
+from art.cli.cluster import cluster as cluster_group
 from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
 from art.cli.models import models
@@ -40,6 +41,7 @@ VERB_ORDER = (
     "export-logs",
     "keys",
     "runtime",
+    "cluster",
     "doctor",
     "audit-model",
     "algorithms",
@@ -373,6 +375,7 @@ app.command("import")(import_logs)
 app.command()(export_logs)
 app.add_typer(keys)
 app.add_typer(runtime)
+app.add_typer(cluster_group)
 
 
 @app.command()

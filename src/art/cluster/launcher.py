@@ -90,6 +90,11 @@ class ClusterLauncher:
         return [node for node in self._link.nodes if node.alive]
 
     @property
+    def shelf_url(self) -> str:
+        """Returns the address at which nodes reach this machine."""
+        return self._shelf_server.address.url
+
+    @property
     def placer_pid(self) -> int | None:
         return self._link.pid
 
@@ -197,7 +202,7 @@ class ClusterLauncher:
             "address": ready.cluster,
             "ray": ready.ray,
             "authenticated": ready.authenticated,
-            "shelf": self._shelf_server.address.url,
+            "shelf": self.shelf_url,
             "placer": {"state": self._link.state, "restarts": self._link.restarts},
             "nodes": [
                 {
