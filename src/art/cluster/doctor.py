@@ -62,9 +62,7 @@ async def _examine_node(launcher: ClusterLauncher, node: NodeRow) -> NodeFinding
     try:
         back = await host.reach(own, _REACH_S)
         if not back.reached:
-            what = (
-                f"it does not reach this machine at {own} ({back.error}): open its ports, or give --host"
-            )
+            what = f"it does not reach this machine at {own} ({back.error}): open its ports, or give --host"
             return NodeFinding(good=False, subject=node.address, what=what)
         if host.address.python != python:
             what = f"it has Python {host.address.python}, and this machine {python}: use one version"

@@ -119,6 +119,7 @@ class ClusterLauncher:
             spec.name,
             self.settings,
             self._link.nodes,
+            parallel=spec.gpus,
             drained=sorted(self.drained),
             suspected=self._suspects(),
         )

@@ -46,6 +46,8 @@ class WorkerSpec:
     """Of a worker of ours."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The JSON line for its stdin; the key is added here and is nowhere else."""
+    gpus: int = 1
+    """That it computes on together, if it computes on GPUs."""
     log_path: Path
     start_deadline: float = 180.0
     health_interval: float = 2.0

@@ -25,7 +25,7 @@ import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from art.cluster.launcher import ClusterLauncher
-from art.engine.registry import masked_by, needs_this_machine
+from art.engine.registry import masked_by
 from art.errors import ConfigurationError, require_extra
 from art.process.resources import listen, raise_file_limit
 from art.process.running_server import RunningServer, announce_server, digest_of_options, withdraw_server
@@ -186,6 +186,7 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
                 transfer=settings.engine.transfer,
                 trainer_options=settings.trainer.options,
                 launch=launch,
+                in_cluster=cluster is not None,
             ),
             cluster=cluster,
             settings=settings.control,
@@ -207,8 +208,6 @@ async def _cluster(settings: ServerSettings) -> ClusterLauncher | None:
             f"in the cluster {settings.cluster.address}, where Ray gives each its GPUs: leave it out, and "
             "say how many with cluster.engine.gpus"
         )
-    if why := needs_this_machine(settings.engine.name, settings.engine.options):
-        raise ConfigurationError(f"the engine {settings.engine.name!r} does not run in a cluster: {why}")
     logs = DataLayout(settings.data_dir).log_file("placer").parent
     return await ClusterLauncher.start(settings.cluster, settings.server_dir, logs)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.engine.protocol import Deadlines, Engine, ServerOrder
-from art.engine.registry import check_bits, engine_kind, engine_options
+from art.engine.registry import check_bits, engine_kind, engine_options, gpus_together
 from art.engine.remote import RemoteEngine
 from art.engine.replicas.pool import EnginePool, ReplicaWaits
 from art.engine.replicas.ring import Replica
@@ -105,7 +105,8 @@ class EngineWorkers:
         def given_up(failure: ARTError) -> None:
             self.pool.give_up(number, failure)
 
-        if (start_server := kind.start_server) is not None:
+        attached = bool(options.engine_options.get("urls"))
+        if (start_server := kind.start_server) is not None and (attached or not options.in_cluster):
 
             async def start(spec: WorkerSpec) -> VllmServer:
                 order = ServerOrder(
@@ -139,6 +140,7 @@ class EngineWorkers:
             options.launch,
             command=module_command(kind.module),
             config=config,
+            gpus=gpus_together(checked),
             layout=layout,
             settings=self._settings,
             when_up=lambda worker: self._join_pool(

@@ -293,6 +293,7 @@ def supervise(
     *,
     command: Sequence[str] = (),
     config: Mapping[str, Any] = MappingProxyType({}),
+    gpus: int = 1,
     layout: DataLayout,
     settings: ControlSettings,
     when_up: WhenUp[W],
@@ -300,12 +301,14 @@ def supervise(
 ) -> Supervisor[W]:
     """Returns the supervisor of the process that `start` starts; it is not started yet.
 
-    command, config: of a worker of ours, its command line and its start line without a key.
+    command, config, gpus: of a worker of ours, its command line, its start line without a key, and the GPUs
+    that it computes on together.
     """
     spec = WorkerSpec(
         name=name,
         command=command,
         config=config,
+        gpus=gpus,
         log_path=layout.log_file(name),
         start_deadline=settings.start,
         stop_deadline=settings.stop,
@@ -333,6 +336,8 @@ class WorkerOptions:
     """How a new adapter comes to the engines."""
     launch: Launch = Worker.start
     """Starts each worker of ours: on this machine, or on one that a cluster chooses."""
+    in_cluster: bool = False
+    """Whether `launch` starts them on other machines."""
 
     def __post_init__(self) -> None:
         if self.devices is not None and len(self.devices) != self.replicas:
