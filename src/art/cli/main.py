@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from art.cli.chat import chat
+from art.cli.cluster import cluster as cluster_group
 from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
 from art.cli.models import models
@@ -40,6 +41,7 @@ VERB_ORDER = (
     "export-logs",
     "keys",
     "runtime",
+    "cluster",
     "doctor",
     "audit-model",
     "algorithms",
@@ -241,7 +243,7 @@ def serve(
     replicas: Annotated[
         int,
         typer.Option(
-            min=1, max=64, help="The number of engine processes per base model, behind one address."
+            min=1, max=4096, help="The number of engine processes per base model, behind one address."
         ),
     ] = 1,
     base_model: BaseModels = None,
@@ -256,6 +258,21 @@ def serve(
             help="The origin of a web page that may send requests (https://example.org). May be repeated."
         ),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="Run the workers on the nodes of a Ray cluster: auto, on one of its nodes, or HOST:6379."
+        ),
+    ] = None,
+    cluster_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='A setting of the cluster, NAME=VALUE, such as engine={"gpus": 2}. May be repeated.'
+        ),
+    ] = None,
+    trust_network: Annotated[
+        bool, typer.Option(help="Use a Ray cluster that asks for no token. Only on a network that is closed.")
+    ] = False,
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
@@ -263,7 +280,7 @@ def serve(
     variable ART_API_KEY. Without it the server generates one in DATA_DIR/server/key.
     """
     _require_extra("local", "art serve")
-    from art.cli.serve import serve_forever
+    from art.cli.serve import cluster_settings, serve_forever
 
     raise typer.Exit(
         serve_forever(
@@ -278,6 +295,7 @@ def serve(
             allow_origins=allow_origin or [],
             base_models=base_model or [],
             models=model or [],
+            cluster=cluster_settings(cluster, cluster_option or [], trust_network=trust_network),
         )
     )
 
@@ -357,6 +375,7 @@ app.command("import")(import_logs)
 app.command()(export_logs)
 app.add_typer(keys)
 app.add_typer(runtime)
+app.add_typer(cluster_group)
 
 
 @app.command()
