@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from art.cluster.cluster_record import ClusterRecord
 from art.cluster.host import DISTRIBUTION
 from art.cluster.host_client import HostClient
 from art.cluster.placer_lines import HostAddress, HostOrder, PlaceOrder
@@ -54,6 +55,7 @@ class ClusterLauncher:
         self._shelf: Shelf
         self._shelf_server: ShelfServer
         self._fan_out: FanOut
+        self._record: ClusterRecord
 
     @classmethod
     async def start(cls, settings: ClusterSettings, folder: Path, logs: Path) -> ClusterLauncher:
@@ -74,6 +76,7 @@ class ClusterLauncher:
         except BaseException:
             await link.close()
             raise
+        launcher._record = ClusterRecord(folder, launcher.health)
         if left:
             _log.warning("workers of an earlier server were ended: %s", ", ".join(left))
         _log.info(
@@ -105,6 +108,7 @@ class ClusterLauncher:
 
     async def close(self) -> None:
         """Let go of the cluster. Workers that still run end."""
+        await self._record.close()
         await asyncio.gather(*(worker.stop() for worker in self.workers))
         await self._shelf_server.stop()
         await self._shelf.close()
