@@ -28,7 +28,8 @@ async def play(model):
         model=model.get_inference_name(), messages=messages, max_tokens=4, temperature=1.0
     )
     choice = reply.choices[0]
-    return art.Trajectory(messages_and_choices=[*messages, choice], reward=float(len(choice.message.content or "")))
+    reward = float(len(choice.message.content or ""))
+    return art.Trajectory(messages_and_choices=[*messages, choice], reward=reward)
 
 async def main():
     with art.LocalBackend(path=sys.argv[1]) as backend:
