@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from art.cluster.placer_lines import HostOrder, PlaceOrder, PlacerLine, PlacerOrder
-from art.cluster.plan import Bundle, NodeRow, choose_bundle, nodes_with_room, role_of, why_no_room
+from art.cluster.plan import NodeRow, WorkerBundle, choose_bundle, nodes_with_room, role_of, why_no_room
 from art.cluster.settings import ClusterSettings
 from art.errors import ConfigurationError, WorkerDiedError
 from art.server.settings import EngineSettings, ServerSettings, parse_settings
@@ -87,16 +87,16 @@ def test_a_drained_node_gets_nothing_and_a_suspected_one_rather_not() -> None:
 
 
 def test_no_room_says_what_is_needed_and_what_there_is() -> None:
-    small = Bundle(cpus=1, gpus=1, resources={"fast": 1})
+    small = WorkerBundle(cpus=1, gpus=1, resources={"fast": 1})
     words = why_no_room("engine-a", small, [CPU_NODE, DEAD_NODE], 5)
     assert "needs 1 CPU, 1 GPU, 1 fast" in words and "10.0.0.1 has 8 CPU" in words and "10.0.0.3" not in words
-    busy = why_no_room("engine-a", Bundle(cpus=1, gpus=0), [CPU_NODE], 5)
+    busy = why_no_room("engine-a", WorkerBundle(cpus=1, gpus=0), [CPU_NODE], 5)
     assert "within 5 s" in busy and "10.0.0.1" in busy and "Add a node" in busy
 
 
 def test_the_placers_lines_survive_the_way_and_show_no_key() -> None:
     host = HostOrder(nonce="n", key="a-secret", version="1", lease=60, shelf=None, shelf_bytes=1)
-    place = PlaceOrder(name="art/x/engine", bundle=Bundle(cpus=1, gpus=0), host=host, deadline=5)
+    place = PlaceOrder(name="art/x/engine", bundle=WorkerBundle(cpus=1, gpus=0), host=host, deadline=5)
     order = PlacerOrder(id=7, place=place)
     assert PlacerOrder.model_validate_json(order.model_dump_json(exclude_none=True)) == order
     assert "a-secret" not in repr(order)

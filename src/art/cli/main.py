@@ -12,12 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from art.cli.chat import chat
-from art.cli.cluster import cluster as cluster_group
 from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
 from art.cli.models import models
 from art.cli.run_options import settings_verb
-from art.cli.server_groups import keys, runtime
+from art.cli.server_groups import cluster_group, keys, runtime
 from art.cli.training_verbs import autorl, train
 from art.errors import MissingExtraError, require_extra
 
@@ -226,6 +225,21 @@ TrainedModels = Annotated[
 ]
 
 
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Run the workers on the nodes of a Ray cluster: auto, on one of its nodes, or HOST:6379."
+    ),
+]
+ClusterOptions = Annotated[
+    list[str] | None,
+    typer.Option(help='A setting of the cluster, NAME=VALUE, such as engine={"gpus": 2}. May be repeated.'),
+]
+TrustNetwork = Annotated[
+    bool, typer.Option(help="Use a Ray cluster that asks for no token. Only on a network that is closed.")
+]
+
+
 @app.command()
 def serve(
     host: Host = "127.0.0.1",
@@ -258,21 +272,9 @@ def serve(
             help="The origin of a web page that may send requests (https://example.org). May be repeated."
         ),
     ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help="Run the workers on the nodes of a Ray cluster: auto, on one of its nodes, or HOST:6379."
-        ),
-    ] = None,
-    cluster_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            help='A setting of the cluster, NAME=VALUE, such as engine={"gpus": 2}. May be repeated.'
-        ),
-    ] = None,
-    trust_network: Annotated[
-        bool, typer.Option(help="Use a Ray cluster that asks for no token. Only on a network that is closed.")
-    ] = False,
+    cluster: ClusterAddress = None,
+    cluster_option: ClusterOptions = None,
+    trust_network: TrustNetwork = False,
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 

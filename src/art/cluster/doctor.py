@@ -15,7 +15,7 @@ from pathlib import Path
 
 from art.cluster.host import DISTRIBUTION
 from art.cluster.launcher import ClusterLauncher
-from art.cluster.plan import Bundle, NodeRow, describe_amounts
+from art.cluster.plan import NodeRow, WorkerBundle, describe_amounts
 from art.cluster.settings import ClusterSettings
 from art.errors import ARTError
 
@@ -24,7 +24,7 @@ _REACH_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeFinding:
-    """What was found about the cluster, or about one node of it."""
+    """One finding, about the cluster or about a node of it."""
 
     good: bool
     subject: str
@@ -55,7 +55,7 @@ async def examine_cluster(settings: ClusterSettings, folder: Path) -> AsyncItera
 async def _examine_node(launcher: ClusterLauncher, node: NodeRow) -> NodeFinding:
     name = f"doctor-{node.id[:12]}"
     try:
-        host = await launcher.place(name, Bundle(cpus=0, gpus=0, only_on=node.id))
+        host = await launcher.place(name, WorkerBundle(cpus=0, gpus=0, only_on=node.id))
     except ARTError as error:
         return NodeFinding(good=False, subject=node.address, what=str(error))
     own, python = launcher.shelf_url, platform.python_version()

@@ -22,7 +22,7 @@ from art.cluster.host import DISTRIBUTION
 from art.cluster.host_client import HostClient
 from art.cluster.placer_lines import HostAddress, HostOrder, PlaceOrder
 from art.cluster.placer_link import PlacerLink
-from art.cluster.plan import Bundle, NodeRow, choose_bundle, why_no_room
+from art.cluster.plan import NodeRow, WorkerBundle, choose_bundle, why_no_room
 from art.cluster.remote_worker import RemoteWorker
 from art.cluster.settings import ClusterSettings
 from art.cluster.shelf import Shelf
@@ -153,7 +153,7 @@ class ClusterLauncher:
         await worker.begin(self.settings.lease)
         return worker
 
-    async def place(self, name: str, bundle: Bundle) -> HostClient:
+    async def place(self, name: str, bundle: WorkerBundle) -> HostClient:
         """A host of that name on a node that has room. Whoever has it renews its lease, and closes it.
 
         Raises WorkerDiedError, ConfigurationError, DeadlineError.

@@ -44,7 +44,7 @@ Address = Annotated[str, AfterValidator(checked_address)]
 
 
 class RoleResources(Strict):
-    """What one worker takes of its node."""
+    """The share of its node that one worker takes."""
 
     cpus: float = Field(default=1.0, ge=0)
     gpus: float | None = Field(default=None, ge=0)

@@ -145,13 +145,13 @@ class VllmEngine:
                 status=400,
                 code="no_images",
             )
-        return asyncio.create_task(self._tell(self._begin(request), sink))
+        return asyncio.create_task(self._send_news(self._begin(request), sink))
 
     def cancel(self, call: asyncio.Task[None]) -> None:
         """See `ServedEngine.cancel`."""
         call.cancel()
 
-    async def _tell(self, call: VllmCall, sink: Sink) -> None:
+    async def _send_news(self, call: VllmCall, sink: Sink) -> None:
         try:
             while True:
                 news = await call.news.get()

@@ -1,8 +1,8 @@
 """A vLLM server as a worker of ours: `python -m art.engine.vllm.worker`, spoken to as `art.wire.engine` says.
 
 On one machine the server speaks to vLLM's own HTTP. On a node of a cluster this worker stands between: vLLM
-listens on a socket that only its user can reach, also there, and the worker is placed, watched, given adapters
-and ended as the builtin engine's is. vLLM ends with it (`art.process.guard`).
+listens on a socket that only its user can reach, also there, and the worker is placed, watched, given
+adapters and ended as the builtin engine's is. vLLM ends with it (`art.process.guard`).
 """
 
 from __future__ import annotations
