@@ -16,7 +16,7 @@ from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
 from art.cli.models import models
 from art.cli.run_options import settings_verb
-from art.cli.server_groups import keys, runtime
+from art.cli.server_groups import cluster_group, keys, runtime
 from art.cli.training_verbs import autorl, train
 from art.errors import MissingExtraError, require_extra
 
@@ -40,6 +40,7 @@ VERB_ORDER = (
     "export-logs",
     "keys",
     "runtime",
+    "cluster",
     "doctor",
     "audit-model",
     "algorithms",
@@ -224,6 +225,21 @@ TrainedModels = Annotated[
 ]
 
 
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Run the workers on the nodes of a Ray cluster: auto, on one of its nodes, or HOST:6379."
+    ),
+]
+ClusterOptions = Annotated[
+    list[str] | None,
+    typer.Option(help='A setting of the cluster, NAME=VALUE, such as engine={"gpus": 2}. May be repeated.'),
+]
+TrustNetwork = Annotated[
+    bool, typer.Option(help="Use a Ray cluster that asks for no token. Only on a network that is closed.")
+]
+
+
 @app.command()
 def serve(
     host: Host = "127.0.0.1",
@@ -241,7 +257,7 @@ def serve(
     replicas: Annotated[
         int,
         typer.Option(
-            min=1, max=64, help="The number of engine processes per base model, behind one address."
+            min=1, max=4096, help="The number of engine processes per base model, behind one address."
         ),
     ] = 1,
     base_model: BaseModels = None,
@@ -256,6 +272,9 @@ def serve(
             help="The origin of a web page that may send requests (https://example.org). May be repeated."
         ),
     ] = None,
+    cluster: ClusterAddress = None,
+    cluster_option: ClusterOptions = None,
+    trust_network: TrustNetwork = False,
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
@@ -263,7 +282,7 @@ def serve(
     variable ART_API_KEY. Without it the server generates one in DATA_DIR/server/key.
     """
     _require_extra("local", "art serve")
-    from art.cli.serve import serve_forever
+    from art.cli.serve import cluster_settings, serve_forever
 
     raise typer.Exit(
         serve_forever(
@@ -278,6 +297,7 @@ def serve(
             allow_origins=allow_origin or [],
             base_models=base_model or [],
             models=model or [],
+            cluster=cluster_settings(cluster, cluster_option or [], trust_network=trust_network),
         )
     )
 
@@ -357,6 +377,7 @@ app.command("import")(import_logs)
 app.command()(export_logs)
 app.add_typer(keys)
 app.add_typer(runtime)
+app.add_typer(cluster_group)
 
 
 @app.command()

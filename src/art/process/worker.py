@@ -21,7 +21,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,6 +46,8 @@ class WorkerSpec:
     """Of a worker of ours."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The JSON line for its stdin; the key is added here and is nowhere else."""
+    gpus: int = 1
+    """That it computes on together, if it computes on GPUs."""
     log_path: Path
     start_deadline: float = 180.0
     health_interval: float = 2.0
@@ -62,8 +64,11 @@ def module_command(module: str) -> list[str]:
 class WorkerDisk(Protocol):
     """The way of folders between the server's disk and the worker's."""
 
-    async def fetch(self, folder: Path) -> Path:
-        """Returns where the worker finds the content of a folder of the server's disk."""
+    async def fetch(self, folder: Path, *, without: Collection[str] = ()) -> Path:
+        """Returns where the worker finds the content of a folder of the server's disk.
+
+        without: names of files that it does not need.
+        """
         ...
 
     def place(self, folder: Path) -> Path:
@@ -78,7 +83,7 @@ class WorkerDisk(Protocol):
 class SharedDisk:
     """The disk of a worker on the server's machine: each path is its own."""
 
-    async def fetch(self, folder: Path) -> Path:
+    async def fetch(self, folder: Path, *, without: Collection[str] = ()) -> Path:
         return folder
 
     def place(self, folder: Path) -> Path:
@@ -94,6 +99,8 @@ class RunningWorker(Protocol):
     url: str
     key: str
     disk: WorkerDisk
+    node: str
+    """The address of its machine in a cluster; empty: this machine."""
 
     @property
     def label(self) -> str: ...
@@ -125,6 +132,7 @@ class Worker:
         self.key = key
         self.url = ""
         self.disk: WorkerDisk = SharedDisk()
+        self.node = ""
         self._process = process
         self._log = log
         assert process.stderr is not None
@@ -247,7 +255,8 @@ class Worker:
             ) from error
         # A worker that prints must not block on a full pipe, and what it prints belongs to its log.
         self._copies.append(asyncio.create_task(self._log.follow(stdout)))
-        self.url = f"http://127.0.0.1:{ready['port']}"
+        host = str(self.spec.config.get("host", "127.0.0.1"))
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{ready['port']}"
         self._http = httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {self.key}"},

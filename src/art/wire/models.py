@@ -186,6 +186,8 @@ MANIFEST_FILE = "manifest.json"
 JOB_FILE = "job.json"
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
+TRAINERS_FILES = frozenset({"optimizer.safetensors", "critic.safetensors"})
+"""The files of a checkpoint that no engine reads, larger than the adapter."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -239,6 +241,23 @@ class PagesLink(Strict):
     """Behind the server's address. It has a token that is no key of the server."""
     expires_in: float
     """Seconds."""
+
+
+class DrainNodeRequest(Strict):
+    """POST /art/cluster/drain: a node of the cluster is to have no workers."""
+
+    node: str
+    """Its address, or Ray's id of it."""
+    undo: bool = False
+    """Use it again."""
+
+
+class DrainNodeReply(Strict):
+    """Reply of POST /art/cluster/drain, when no worker is left there."""
+
+    node: str
+    moved: list[str]
+    """Names of the workers that serve elsewhere now."""
 
 
 class MergeRequest(Strict):

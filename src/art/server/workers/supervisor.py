@@ -60,6 +60,9 @@ _log = logging.getLogger(__name__)
 class Supervised(Protocol):
     """The interface of supervised processes: a `Worker`, or a vLLM server."""
 
+    node: str
+    """The address of its machine in a cluster; empty: this machine."""
+
     @property
     def label(self) -> str: ...
 
@@ -163,6 +166,22 @@ class Supervisor(Generic[W]):
         if worker is not None and worker is self._worker and not self._suspicion.done():
             self._up.clear()
             self._suspicion.set_result(error)
+
+    async def move(self) -> None:
+        """Start another worker beside the one that serves, and end that one when its successor is up.
+
+        Raises what starting it and `when_up` do; then the old one serves on.
+        """
+        old, watch = self._worker, self._watch
+        if old is None or watch is None or not self._up.is_set():
+            return  # the next one is started elsewhere anyway
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        try:
+            self._serve(await self._launch())
+        finally:
+            self._watch = asyncio.create_task(self._keep_alive(), name=f"watch {self.spec.name}")
+        await old.stop()
 
     async def close(self) -> None:
         """End the watch and the worker."""
@@ -274,6 +293,7 @@ def supervise(
     *,
     command: Sequence[str] = (),
     config: Mapping[str, Any] = MappingProxyType({}),
+    gpus: int = 1,
     layout: DataLayout,
     settings: ControlSettings,
     when_up: WhenUp[W],
@@ -281,12 +301,14 @@ def supervise(
 ) -> Supervisor[W]:
     """Returns the supervisor of the process that `start` starts; it is not started yet.
 
-    command, config: of a worker of ours, its command line and its start line without a key.
+    command, config, gpus: of a worker of ours, its command line, its start line without a key, and the GPUs
+    that it computes on together.
     """
     spec = WorkerSpec(
         name=name,
         command=command,
         config=config,
+        gpus=gpus,
         log_path=layout.log_file(name),
         start_deadline=settings.start,
         stop_deadline=settings.stop,
@@ -310,8 +332,12 @@ class WorkerOptions:
     replicas: int = 1
     devices: Sequence[str] | None = None
     """Where each replica computes; None: where its options say."""
+    transfer: str = "shelf"
+    """How a new adapter comes to the engines."""
     launch: Launch = Worker.start
     """Starts each worker of ours: on this machine, or on one that a cluster chooses."""
+    in_cluster: bool = False
+    """Whether `launch` starts them on other machines."""
 
     def __post_init__(self) -> None:
         if self.devices is not None and len(self.devices) != self.replicas:
