@@ -122,7 +122,7 @@ class EngineSettings(Strict):
     name: str = "builtin"
     options: dict[str, Any] = Field(default_factory=dict)
     """Handed to the engine's worker, which refuses what it does not know."""
-    replicas: int = Field(default=1, ge=1, le=64)
+    replicas: int = Field(default=1, ge=1)
     """Engine processes for each base model, behind one address."""
     devices: list[str] | None = None
     """Where each replica computes, such as `["cuda:0", "cuda:1"]`; None: all where `options` say."""

@@ -45,7 +45,6 @@ def test_each_replica_has_its_device_or_none_has() -> None:
     ("settings", "told"),
     [
         ({"engine": {"replicas": 0}}, "engine.replicas"),
-        ({"engine": {"replicas": 65}}, "engine.replicas"),
         ({"control": {"sleep_engine": "sometimes"}}, "control.sleep_engine"),
         ({"control": {"parity": "off"}}, "control.parity"),
     ],
@@ -53,6 +52,10 @@ def test_each_replica_has_its_device_or_none_has() -> None:
 def test_settings_outside_of_what_is_known_are_refused(settings: dict, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         parse_settings(json.dumps(settings))
+
+
+def test_there_may_be_a_thousand_replicas() -> None:
+    assert parse_settings(json.dumps({"engine": {"replicas": 1000}})).engine.replicas == 1000
 
 
 async def test_a_quantized_base_that_cannot_be_loaded_is_refused_before_a_worker_starts(
