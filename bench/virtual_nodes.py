@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
-from art.errors import DeadlineError, NotFoundError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.errors import (
+    DeadlineError,
+    NotFoundError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerStalledError,
+    WorkerUnreachableError,
+)
 from art.process.worker import SharedDisk, WorkerDisk, WorkerSpec
 from art.server.workers.health_board import HealthBoard
 
@@ -99,16 +106,15 @@ class Cluster:
         return node.worker
 
     async def live(self) -> None:
-        """Runs the hardships and the hosts' reports until it is cancelled."""
+        """Runs the hardships until it is cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._report())
             group.create_task(self._kill_by_law())
             group.create_task(self._lose_rack())
             for _ in range(self.hardships.cuts):
                 group.create_task(self._cut_off())
 
-    async def _report(self) -> None:
-        """The hosts' batch: the health of each worker that can be reached."""
+    async def report(self) -> None:
+        """Posts the hosts' batches, the health of each worker that can be reached, until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.report_every)
@@ -212,7 +218,7 @@ class VirtualEngine:
 
     async def _wait(self, seconds: float) -> None:
         if self.worker.ended.done():
-            raise self.worker.death()
+            raise WorkerUnreachableError(f"nobody answers at {self.worker.url}")
         loop = asyncio.get_running_loop()
         waiting = loop.create_future()
         timer = loop.call_later(seconds, _set, waiting)
@@ -269,8 +275,10 @@ class VirtualEngine:
             async with asyncio.timeout(CONTROL_SECONDS):
                 await self._pass(900.0 if slow else self.cluster.draw.uniform(0.5, 2.0))
         except TimeoutError as error:
-            raise WorkerStalledError(f"{self.worker.label} did not load within {CONTROL_SECONDS:g} s") from error
-        self.adapters[name] = int((path / "weights").read_text())  # noqa: ASYNC240
+            raise WorkerStalledError(
+                f"{self.worker.label} did not load within {CONTROL_SECONDS:g} s"
+            ) from error
+        self.adapters[name] = int((path / "weights").read_text())
 
     async def unload_adapter(self, name: str) -> None:
         await self._pass(0.05)

@@ -140,9 +140,7 @@ class VirtualRun:
             ),
         )
         self.pool = self.workers.engine
-        self.catalog.add_base(
-            "virtual", self.pool, ChatRenderer.__new__(ChatRenderer), max_context=4096
-        )
+        self.catalog.add_base("virtual", self.pool, ChatRenderer.__new__(ChatRenderer), max_context=4096)
         self.served = ServedModel(
             MODEL,
             workers=self.workers,
@@ -155,10 +153,12 @@ class VirtualRun:
 
     async def run(self) -> Outcome:
         loop, outcome = asyncio.get_running_loop(), self.outcome
+        reports = asyncio.create_task(self.cluster.report())
         await self.workers.engines.start()
         await self._promote(0)
         begin, cpu = loop.time(), time.process_time()
-        beside = [asyncio.create_task(one) for one in (self.cluster.live(), self._train(), self._look())]
+        others = (self.cluster.live(), self._train(), self._look())
+        beside = [reports, *(asyncio.create_task(one) for one in others)]
         async with asyncio.TaskGroup() as group:
             for _ in range(self.plan.at_once):
                 group.create_task(self._roll_out())

@@ -18,6 +18,7 @@ from art.errors import (
     OverloadedError,
     WorkerDiedError,
     WorkerError,
+    WorkerUnreachableError,
 )
 from art.wire.samples import candidates_record, split_candidates
 from waiting import turns, until
@@ -189,6 +190,22 @@ async def test_a_request_that_kills_every_engine_is_given_up() -> None:
     with pytest.raises(WorkerDiedError):
         await ids_of(await pool_of(*engines), ask())
     assert sum(engine.dead for engine in engines) == 3
+
+
+async def test_engines_that_were_dead_before_it_came_do_not_count_against_a_request() -> None:
+    class Unreachable(Dice):
+        async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+            self.asked.append(request)
+            raise WorkerUnreachableError("its machine was lost with others")
+            yield
+
+    lost, alive = [Unreachable() for _ in range(7)], Dice()
+    pool = await pool_of(*lost, alive)
+    for number in range(12):
+        assert len(await ids_of(pool, ask(f"r{number}"))) == 12
+        for engine in lost:  # the pool has found that they answer again, until the next request
+            pool._ring.set_up(pool.replicas[lost.index(engine)], True)
+    assert sum(len(engine.asked) for engine in lost) > 12
 
 
 async def test_only_when_all_are_full_is_a_request_refused() -> None:

@@ -30,6 +30,7 @@ from art.errors import (
     WorkerDiedError,
     WorkerError,
     WorkerStalledError,
+    WorkerUnreachableError,
 )
 from art.wire.samples import candidates_without_first
 
@@ -134,7 +135,8 @@ class ReplicaWaits:
 
 
 DEATHS = 3
-"""A request under which so many engines died is not tried again: it may be what ends them."""
+"""A request under which so many engines died is not tried again: it may be what ends them. One that could not
+be reached does not count: where a rack is lost, many are dead before they get a request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -147,7 +149,7 @@ class _Attempts:
 
     def failed(self, error: ARTError) -> None:
         self.last = error
-        self.deaths += isinstance(error, LOST)
+        self.deaths += isinstance(error, LOST) and not isinstance(error, WorkerUnreachableError)
 
     @property
     def exhausted(self) -> bool:
