@@ -1,6 +1,7 @@
-"""An event loop whose clock jumps to the next timer: hours of waiting pass in no time, and always in one order.
+"""An event loop whose clock jumps to the next timer: hours of waiting pass at once, and always in one order.
 
-No socket, thread or process may be waited for in it: what would run in a thread runs at once (`InlineExecutor`).
+No socket, thread or process may be waited for in it. What would run in a thread runs at once
+(`InlineExecutor`).
 """
 
 from __future__ import annotations

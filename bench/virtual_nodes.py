@@ -1,8 +1,8 @@
-"""Engines on nodes that are not there: in virtual time they sample, load, hang, are cut off, die and come back.
+"""Engines on nodes that are not there: they sample, load, hang, are cut off, die and come back.
 
-A `VirtualEngine` implements `art.engine.protocol.Engine` as a client of a remote worker behaves: a death breaks what
-is open, silence ends in `WorkerStalledError`. Its ids follow from the weights that it has loaded, the prompt and the
-place, so that a wrong adapter, a lost id and a doubled one show in the completion.
+A `VirtualEngine` implements `art.engine.protocol.Engine` as a client of a remote worker behaves: a death
+breaks what is open, silence ends in `WorkerStalledError`. Its ids follow from the weights that it has loaded,
+the prompt and the place, so that a wrong adapter, a lost id and a doubled one show in the completion.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Hardships:
     rack_at: float = 1800.0
     rack_repair: float = 600.0
     cuts: int = 0
-    """Nodes that answer nobody for a while, each at a moment of its own within the first `cuts_within`. Of half
-    of them the connections break at once, too.
+    """Nodes that answer nobody for a while, each at a moment of its own within the first `cuts_within`. Of
+    half of them the connections break at once, too.
     """
     cuts_within: float = 3600.0
     cut: tuple[float, float] = (20.0, 240.0)
@@ -200,15 +200,15 @@ class VirtualEngine:
         self.worker, self.cluster, self.node = worker, worker.cluster, worker.node
         self.adapters: dict[str, int] = {}
         self.running = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in the order in which they began
 
     def break_off(self) -> None:
-        for waiting in self._waiting:
+        for waiting in list(self._waiting):
             if not waiting.done():
                 waiting.set_exception(self.worker.death())
 
     async def _pass(self, seconds: float) -> None:
-        """Time passes at the worker, then its answer travels. Raises as a broken or silent connection does."""
+        """Time passes at the worker, then its answer travels. Raises as a broken connection does."""
         await self._wait(seconds)
         cut = self.node.reachable_at - asyncio.get_running_loop().time()
         if cut > 0:
@@ -222,12 +222,12 @@ class VirtualEngine:
         loop = asyncio.get_running_loop()
         waiting = loop.create_future()
         timer = loop.call_later(seconds, _set, waiting)
-        self._waiting.add(waiting)
+        self._waiting[waiting] = None
         try:
             await waiting
         finally:
             timer.cancel()
-            self._waiting.discard(waiting)
+            del self._waiting[waiting]
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
         draw = self.cluster.draw

@@ -3,8 +3,8 @@
 Real: `EnginePool`, `EngineWorkers` (joining, catching up, canary), `Supervisor`, `HealthBoard`, `Catalog`,
 `Checkpoints`, `ServedModel.promote`. Virtual: the clock, the nodes and their engines, the trainer.
 
-Each request asks for the newest step, as the gateway does, and checks the ids that come back against those of the step
-that it is recorded with.
+Each request asks for the newest step, as the gateway does, and checks the ids that come back against those of
+the step that it is recorded with.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Outcome:
     restarts: int = 0
     given_up: int = 0
     balance: list[float] = field(default_factory=list)
-    """At each look: the largest number of open requests of a replica over the mean."""
+    """At each look while all rollouts are at work: the most open requests of a replica over the mean."""
     turns_after_another: int = 0
     moved: int = 0
     """Of these: not on the replica of the turn before, although it was up."""
@@ -150,6 +150,8 @@ class VirtualRun:
         )
         self.numbers = iter(range(plan.rollouts))
         self.draw = random.Random(plan.seed + 1)
+        self.rolling = 0
+        """Rollouts at work."""
 
     async def run(self) -> Outcome:
         loop, outcome = asyncio.get_running_loop(), self.outcome
@@ -206,11 +208,12 @@ class VirtualRun:
             await asyncio.sleep(LOOK_SECONDS)
             loads = [replica.open for replica in self.pool.running_replicas]
             mean = sum(loads) / len(loads)
-            if mean >= 4.0:
+            if self.rolling == self.plan.at_once:
                 self.outcome.balance.append(max(loads) / mean)
 
     async def _roll_out(self) -> None:
         """One rollout after the other, until all are made."""
+        self.rolling += 1
         for rollout in self.numbers:
             before: int | None = None
             await asyncio.sleep(self.draw.uniform(0.0, 60.0))
@@ -225,6 +228,7 @@ class VirtualRun:
                     self.outcome.moved += here != before and self.pool.replicas[before].up
                 before = here
                 await asyncio.sleep(self.draw.uniform(5.0, 60.0))
+        self.rolling -= 1
 
     async def _ask(self, rollout: int, turn: int) -> int | None:
         """A request. Returns the number of the replica that ended it."""
