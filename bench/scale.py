@@ -2,7 +2,7 @@
 
 What happens to the nodes: each dies by an exponential law with a mean life of 1,000 hours, a rack of 40 is
 lost for ten minutes, 50 nodes answer nobody for up to four minutes, one load in two thousand hangs. A step is
-promoted every two minutes. The second run has the same with lives of 100 hours, a rack of 100 and 200 cuts.
+promoted every two minutes. The second run has the same with lives of 100 hours, a rack of 100 and 100 cuts.
 
     python -m bench.scale [NODES ROLLOUTS]
 
