@@ -2,7 +2,8 @@
 
     python -m bench.load < JOB        JOB and the answer are one line of JSON each
 
-`requests`: so many chat completions over so many connections, each connection one after the other.
+`requests`: so many chat completions over so many connections, each connection one after the other;
+            with `rollouts`, each is of one of so many rollouts.
 `direct`: the same of an engine worker, without a gateway: given prompts, given ids that end a turn.
 `paired`: each request of both, one right after the other, in an order drawn by lot.
 `pulse`: GET /health every `every` seconds until the standard input ends.
@@ -37,7 +38,9 @@ def chat_request(job: dict[str, Any], number: int) -> bytes:
         "seed": number,
         "stream": job["stream"],
     }
-    return http_request(job, "POST", "/v1/chat/completions", json.dumps(body).encode())
+    rollouts = job.get("rollouts")
+    rollout = f"/r/{number // 1_000_000}-{number % rollouts}" if rollouts else ""
+    return http_request(job, "POST", f"{rollout}/v1/chat/completions", json.dumps(body).encode())
 
 
 def tokens(job: dict[str, Any], number: int) -> int:
