@@ -12,18 +12,23 @@ a replica over the mean of those that are up.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from art.engine.replicas.ring import Replica, ReplicaRing
+from art.server.workers.health_board import HealthBoard, WatchedWorker
 from bench.rows import Row, write_rows
 from bench.virtual_nodes import Hardships
 from bench.virtual_run import Outcome, Plan, simulate
 
 NODES, ROLLOUTS, AT_ONCE = 1000, 100_000, 16
+ROUNDS, MOST_POST_US = 50, 10.0
 MOST_CPU_MS, MOST_BALANCE, MOST_CPU_SECONDS = 0.5, 1.5, 300.0
 
 
@@ -82,9 +87,36 @@ def moved_when_one_dies(nodes: int) -> Row:
     )
 
 
+def posted_health(nodes: int) -> Row:
+    """What the loop pays for the health of a worker, in batches of all of them."""
+
+    async def post_rounds() -> float:
+        board = HealthBoard()
+        with contextlib.ExitStack() as watched:
+            for number in range(nodes):
+                worker = WatchedWorker(
+                    label="a worker",
+                    url=f"http://127.0.0.1:{number}",
+                    key="a key",
+                    interval=2.0,
+                    deadline=60.0,
+                    on_health=lambda health: None,
+                    on_trouble=lambda error: None,
+                )
+                watched.enter_context(board.watching(worker))
+            batch = {f"http://127.0.0.1:{number}": {"running": 3, "steps": number} for number in range(nodes)}
+            begin = time.process_time()
+            for _ in range(ROUNDS):
+                board.post(batch)
+            return (time.process_time() - begin) / ROUNDS / nodes
+
+    name = f"health of one of {nodes:,} workers, posted"
+    return Row(name=name, ours=asyncio.run(post_rounds()) * 1e6, unit="us", goal=MOST_POST_US, at_most=True)
+
+
 def main(nodes: int = NODES, rollouts: int = ROLLOUTS) -> None:
     logging.disable(logging.CRITICAL)  # thousands of deaths are meant
-    rows = [moved_when_one_dies(nodes)]
+    rows = [moved_when_one_dies(nodes), posted_health(nodes)]
     for name, hard in hardships(nodes).items():
         plan = Plan(nodes=nodes, rollouts=rollouts, at_once=AT_ONCE * nodes, hardships=hard)
         with tempfile.TemporaryDirectory(prefix="art-bench-") as folder:

@@ -43,6 +43,8 @@ COUNTS = (1, 2, 4, 8)
 ROLLOUTS, TURNS = 2 * PLACES, 12
 """Rollouts of a worker at a time; requests of each."""
 EFFICIENCY = 0.95
+HELD, HELD_RATIO = 2000, 0.67
+"""Requests held at a time, and how much of a request's CPU with few of them is asked to remain the same."""
 
 
 def sleeping(launch: Launch) -> Launch:
@@ -118,24 +120,29 @@ async def ask(gateway: Gateway, connections: int, turns: int, first: int) -> dic
     return await asyncio.to_thread(lambda: answer(start(job)))
 
 
-async def rate_of(count: int, launch: Launch = Worker.start) -> tuple[float, float]:
-    """Requests a second of `count` workers, and the gateway's CPU of a request in ms."""
+async def rate_of(
+    count: int, launch: Launch = Worker.start, *, held: int | None = None, turns: int = TURNS
+) -> tuple[float, float]:
+    """Requests a second of `count` workers, and the gateway's CPU of a request in ms.
+
+    held: requests at a time; None: those of the rollouts.
+    """
     with tempfile.TemporaryDirectory(prefix="art-bench-") as folder:
         async with running_gateway(count, Path(folder), launch) as gateway:
-            connections = ROLLOUTS * count
-            await ask(gateway, connections, 2, 0)
+            connections = held or ROLLOUTS * count
+            await ask(gateway, connections, 1, 0)
             cpu = time.process_time()
-            done = await ask(gateway, connections, TURNS, 1_000_000)
+            done = await ask(gateway, connections, turns, 1_000_000)
             cpu = time.process_time() - cpu
             if done["failed"]:
                 raise SystemExit(f"{done['failed']} requests failed: {done['errors']}")
-            requests = connections * TURNS
+            requests = connections * turns
             return requests / done["wall"], cpu / requests * 1e3
 
 
 async def measure(counts: Sequence[int], launch: Launch = Worker.start) -> list[Row]:
     rows: list[Row] = []
-    alone = 0.0
+    alone = cpu = 0.0
     for count in counts:
         rate, cpu = await rate_of(count, launch)
         alone = alone or rate / count
@@ -148,7 +155,9 @@ async def measure(counts: Sequence[int], launch: Launch = Worker.start) -> list[
             Row(name=f"{name}: efficiency", ours=rate / (count * alone), unit="", goal=EFFICIENCY),
             Row(name=f"{name}: CPU of the gateway for a request", ours=cpu, unit="ms"),
         ]
-    return rows
+    _, crowded = await rate_of(max(counts), launch, held=HELD, turns=2)
+    name = f"{HELD:,} requests held: CPU of the gateway for a request, against {ROLLOUTS * max(counts)} held"
+    return [*rows, Row(name=name, ours=crowded, peer=cpu, unit="ms", ratio=cpu / crowded, goal=HELD_RATIO)]
 
 
 def main(*counts: int) -> None:
