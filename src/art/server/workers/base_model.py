@@ -185,7 +185,12 @@ class EngineWorkers:
 
     async def load(self, adapter: str, path: Path) -> None:
         """Load an adapter on every replica, and again after each restart of one."""
-        await self.pool.load_adapter(adapter, path)
+        try:
+            await self.pool.load_adapter(adapter, path)
+        except BaseException:
+            if adapter not in self._loads:
+                self._checked.pop(adapter, None)
+            raise
         self._loads[adapter] = _Load(adapter)
 
     def checked(self, adapter: str, rows: Rows, scores: Scores, limits: CanaryLimits) -> None:
