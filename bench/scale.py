@@ -22,13 +22,14 @@ import time
 from pathlib import Path
 
 from art.engine.replicas.ring import Replica, ReplicaRing
+from art.process.worker import Worker, WorkerSpec, module_command
 from art.server.workers.health_board import HealthBoard, WatchedWorker
 from bench.rows import Row, write_rows
 from bench.virtual_nodes import Hardships
 from bench.virtual_run import Outcome, Plan, simulate
 
 NODES, ROLLOUTS, AT_ONCE = 1000, 100_000, 16
-ROUNDS, MOST_POST_US = 50, 10.0
+ROUNDS, MOST_POST_US, ASKED = 50, 10.0, 300
 MOST_CPU_MS, MOST_BALANCE, MOST_CPU_SECONDS = 0.5, 1.5, 300.0
 
 
@@ -114,9 +115,30 @@ def posted_health(nodes: int) -> Row:
     return Row(name=name, ours=asyncio.run(post_rounds()) * 1e6, unit="us", goal=MOST_POST_US, at_most=True)
 
 
+def asked_health() -> Row:
+    """What the loop pays to ask a worker itself."""
+
+    async def ask() -> float:
+        with tempfile.TemporaryDirectory(prefix="art-bench-") as folder:
+            config = {"base_model": "none", "bits": 16, "options": {}, "device": None}
+            command, log = module_command("bench.sleeping_worker"), Path(folder) / "worker.log"
+            spec = WorkerSpec(name="asked", command=command, config=config, log_path=log)
+            worker = await Worker.start(spec)
+            try:
+                await worker.probe()
+                begin = time.process_time()
+                for _ in range(ASKED):
+                    await worker.probe()
+                return (time.process_time() - begin) / ASKED
+            finally:
+                await worker.stop()
+
+    return Row(name="health of a worker, asked", ours=asyncio.run(ask()) * 1e3, unit="ms")
+
+
 def main(nodes: int = NODES, rollouts: int = ROLLOUTS) -> None:
     logging.disable(logging.CRITICAL)  # thousands of deaths are meant
-    rows = [moved_when_one_dies(nodes), posted_health(nodes)]
+    rows = [moved_when_one_dies(nodes), posted_health(nodes), asked_health()]
     for name, hard in hardships(nodes).items():
         plan = Plan(nodes=nodes, rollouts=rollouts, at_once=AT_ONCE * nodes, hardships=hard)
         with tempfile.TemporaryDirectory(prefix="art-bench-") as folder:

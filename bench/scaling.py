@@ -2,7 +2,8 @@
 
 Each worker is a process with the real face of an engine's worker, 16 places and 0.2 s a request
 (`bench/sleeping_worker.py`). The gateway is the real one: HTTP, rendering, ledger, pool, supervisors. Another
-process holds 32 rollouts a worker, each one request after the other. Efficiency = rate(n) / (n x rate(1)).
+process holds 32 rollouts a worker, each one request after the other. The rate is that while all of them have
+requests; efficiency = rate(n) / (n x rate(1)).
 
     python -m bench.scaling [WORKERS ...]
 """
@@ -40,7 +41,7 @@ from bench.sleeping_worker import PLACES, SECONDS
 
 BASE, KEY = "art/nano", "a-key-for-the-bench"
 COUNTS = (1, 2, 4, 8)
-ROLLOUTS, TURNS = 2 * PLACES, 12
+ROLLOUTS, TURNS = 2 * PLACES, 30
 """Rollouts of a worker at a time; requests of each."""
 EFFICIENCY = 0.95
 HELD, HELD_RATIO = 2000, 0.67
@@ -136,8 +137,7 @@ async def rate_of(
             cpu = time.process_time() - cpu
             if done["failed"]:
                 raise SystemExit(f"{done['failed']} requests failed: {done['errors']}")
-            requests = connections * turns
-            return requests / done["wall"], cpu / requests * 1e3
+            return done["ended_busy"] / done["busy"], cpu / (connections * turns) * 1e3
 
 
 async def measure(counts: Sequence[int], launch: Launch = Worker.start) -> list[Row]:
