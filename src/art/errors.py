@@ -19,6 +19,7 @@ Each class, with what else it inherits::
      ├── DeadlineError (TimeoutError)         something was waited for longer than its deadline
      ├── WorkerError                          an engine or trainer process failed
      │    ├── WorkerDiedError                 it ended by itself or was killed
+     │    │    └── WorkerUnreachableError     no connection could be made: it never got the request
      │    └── WorkerStalledError              it lives but stopped answering
      ├── TrainingError                        a training job ended without a new step
      │    └── RolloutsFailedError             no rollout of the step gave a trajectory
@@ -307,6 +308,10 @@ class WorkerError(ARTError):
 
 class WorkerDiedError(WorkerError):
     """A worker process ended by itself or was killed."""
+
+
+class WorkerUnreachableError(WorkerDiedError):
+    """No connection to a worker could be made, so it never got the request."""
 
 
 class WorkerStalledError(WorkerError):

@@ -256,9 +256,7 @@ def serve(
     ] = None,
     replicas: Annotated[
         int,
-        typer.Option(
-            min=1, max=4096, help="The number of engine processes per base model, behind one address."
-        ),
+        typer.Option(min=1, help="The number of engine processes per base model, behind one address."),
     ] = 1,
     base_model: BaseModels = None,
     model: TrainedModels = None,

@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from art.engine.frames import generate_message, read_news
 from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked
-from art.errors import ARTError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.errors import ARTError, WorkerDiedError, WorkerError, WorkerStalledError, WorkerUnreachableError
 from art.process.resources import no_tls
 from art.process.worker import SharedDisk, WorkerDisk
 from art.wire.engine import (
@@ -132,11 +132,11 @@ class CompletionSocket:
                     proxy=None,
                 )
             except TimeoutError as error:
-                raise WorkerStalledError(
-                    f"the engine worker at {self._url} did not take a connection"
+                raise WorkerUnreachableError(
+                    f"the engine worker at {self._url} did not take a connection within {self._connect_s:g} s"
                 ) from error
             except (OSError, InvalidHandshake, ConnectionClosed) as error:
-                raise WorkerDiedError(f"no engine worker answers at {self._url}: {error}") from error
+                raise WorkerUnreachableError(f"no engine worker answers at {self._url}: {error}") from error
             self._socket = socket
             self._outbox.clear()
             self._tasks = [

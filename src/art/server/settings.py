@@ -118,17 +118,13 @@ def _origin(value: str) -> str:
 Origin = Annotated[str, AfterValidator(_origin)]
 
 
-MOST_REPLICAS = 4096
-"""Of one base model. Choosing one of 1,000 takes microseconds; more than these are a mistyped number."""
-
-
 class EngineSettings(Strict):
     """The engine that serves the base models, and its options."""
 
     name: str = "builtin"
     options: dict[str, Any] = Field(default_factory=dict)
     """Handed to the engine's worker, which refuses what it does not know."""
-    replicas: int = Field(default=1, ge=1, le=MOST_REPLICAS)
+    replicas: int = Field(default=1, ge=1)
     """Engine processes for each base model, behind one address."""
     devices: list[str] | None = None
     """Where each replica computes, such as `["cuda:0", "cuda:1"]`; None: all where `options` say."""

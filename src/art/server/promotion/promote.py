@@ -141,18 +141,19 @@ class ServedModel:
                 raise
             raise self._set_aside(step, error) from error
         await self.workers.wake()
+        limits = await self.limits()
+        # From now on: a replica that starts again before the canary has ended must reproduce them, too.
+        self.workers.engines.checked(adapter, canary.rows, trainer, limits)
         await progress("loading")
         await self.load(step)
         await progress("checking")
         scored = await self.workers.engine.score_each(adapter, canary.rows)
         try:
-            limits = await self.limits()
             agreement = canary.check(adapter, scored, trainer, limits)
         except CanaryError as error:
             if not set_aside:
                 raise
             raise await self._reject(step, adapter, error) from error
-        self.workers.engines.checked(adapter, canary.rows, trainer, limits)
         self.catalog.publish(self.model.project, self.model.name, self.model.base_model, step, adapter)
         self._drop_old()
         return adapter, agreement

@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.engine.protocol import Deadlines, Engine, ServerOrder
 from art.engine.registry import check_bits, engine_kind, engine_options, gpus_together
-from art.engine.remote import RemoteEngine
 from art.engine.replicas.pool import EnginePool, ReplicaWaits
 from art.engine.replicas.ring import Replica
 from art.errors import ARTError, ParityError, WorkerError, require_extra
@@ -36,6 +36,7 @@ from art.server.checkpoints.sampler_agreement import (
 from art.server.counts import WorkerCounts
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
+from art.server.workers.health_board import ProbingBoard
 from art.server.workers.supervisor import Supervisor, WorkerOptions, shared_gpu, supervise
 from art.server.workers.trainer_worker import TrainerWorker
 from art.wire.training import LoraSpec, ProbeReply, ProbeRequest
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from art.engine.vllm.start import VllmServer
 
 _log = logging.getLogger(__name__)
+
+ASKED_BY_SUPERVISORS = 32
+"""Engine workers that their supervisors ask for their health; more are asked by a thread (`ProbingBoard`)."""
 
 EngineSupervisor = Supervisor[RunningWorker] | Supervisor["VllmServer"]
 Unload = Callable[[], Awaitable[None]]
@@ -87,6 +91,7 @@ class EngineWorkers:
         self._workers: dict[int, RunningWorker | VllmServer] = {}
         waits = ReplicaWaits(up=settings.start, awake=settings.job)
         self.pool = EnginePool(options.replicas, waits=waits, failed=self._failed)
+        self._board = options.board or (ProbingBoard() if options.replicas > ASKED_BY_SUPERVISORS else None)
         self.supervisors = [
             self._supervisor(number, base, options, layout) for number in range(options.replicas)
         ]
@@ -135,6 +140,13 @@ class EngineWorkers:
             "options": checked.model_dump(mode="json"),
             "device": options.device(number),
         }
+        watch = None
+        if self._board is not None:
+            watch = partial(
+                self._board.watch,
+                interval=self._settings.health_interval,
+                deadline=self._settings.health_deadline,
+            )
         return supervise(
             name,
             options.launch,
@@ -144,11 +156,10 @@ class EngineWorkers:
             layout=layout,
             settings=self._settings,
             when_up=lambda worker: self._join_pool(
-                number,
-                worker,
-                RemoteEngine(worker.url, worker.key, deadlines, worker.disk, transfer=options.transfer),
+                number, worker, options.connect(worker, deadlines, options.transfer)
             ),
             when_given_up=given_up,
+            watch=watch,
         )
 
     async def start(self) -> None:
@@ -188,7 +199,12 @@ class EngineWorkers:
 
     async def load(self, adapter: str, path: Path) -> None:
         """Load an adapter on every replica, and again after each restart of one."""
-        await self.pool.load_adapter(adapter, path)
+        try:
+            await self.pool.load_adapter(adapter, path)
+        except BaseException:
+            if adapter not in self._loads:
+                self._checked.pop(adapter, None)
+            raise
         self._loads[adapter] = _Load(adapter)
 
     def checked(self, adapter: str, rows: Rows, scores: Scores, limits: CanaryLimits) -> None:
