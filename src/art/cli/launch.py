@@ -150,7 +150,12 @@ async def _print_task(plan: BoxPlan, choices: LaunchChoices) -> int:
 
 
 async def _run_program(plan: BoxPlan, choices: LaunchChoices) -> int:
-    from art.integrations.skypilot.backend import SkyPilotBackend, existing_env_file, start_box
+    from art.integrations.skypilot.backend import (
+        KEEP_ALIVE_S,
+        SkyPilotBackend,
+        existing_env_file,
+        start_box,
+    )
     from art.integrations.skypilot.sky_process import SkyPilot
     from art.tracking.progress import open_phases
 
@@ -164,7 +169,7 @@ async def _run_program(plan: BoxPlan, choices: LaunchChoices) -> int:
         )
     backend = SkyPilotBackend(box, choices.path.absolute())
     backend.copy_often()
-    backend.keep_alive()
+    backend.keep_alive(min(KEEP_ALIVE_S, plan.idle_minutes * 15) if plan.idle_minutes else KEEP_ALIVE_S)
     try:
         return await _await_program(choices.program, await backend.address())
     finally:
