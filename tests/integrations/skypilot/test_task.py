@@ -26,7 +26,7 @@ def box_plan(**changes: Any) -> BoxPlan:
         ({"name": "no name"}, "cluster_name 'no name' is no name"),
         ({"gpu": None}, "neither a GPU nor resources"),
         ({"resources": {"accelerators": "A100"}}, "are one thing: give one"),
-        ({"cloud": "aws", "resources": {"infra": "gcp"}}, "cloud='aws' and the cloud of resources are one thing"),
+        ({"cloud": "aws", "resources": {"infra": "gcp"}}, "cloud='aws' and the cloud of resources"),
         ({"nodes": 0}, "nodes=0"),
         ({"idle_minutes": -1}, "idle_minutes=-1"),
         ({"engine": "sglang"}, "engine 'sglang' is none of builtin, vllm"),

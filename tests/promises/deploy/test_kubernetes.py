@@ -1,10 +1,9 @@
-"""deploy/k8s as `kubectl kustomize` renders it: known fields, no secret, one open port, commands that exist."""
+"""deploy/k8s as `kubectl kustomize` renders it: known fields, no secret, one open port, real commands."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import ray
 import yaml
 from commands import serve_flaws
+from install_kubectl import kubectl_command
 from manifests import (
     MANIFEST,
     Container,
@@ -30,11 +30,12 @@ from manifests import (
 
 K8S = Path(__file__).parents[3] / "deploy" / "k8s"
 OVERLAYS = ["base", "overlays/gpu", "overlays/cluster"]
+KUBECTL = kubectl_command()
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        shutil.which("kubectl") is None and not os.environ.get("ART_TEST_EVERYTHING"),
-        reason="no kubectl; `sh tests/promises/deploy/install_tools.sh` installs it",
+        KUBECTL is None and not os.environ.get("ART_TEST_EVERYTHING"),
+        reason="no kubectl with Kustomize 5; `python tests/promises/deploy/install_kubectl.py` gets it",
     ),
 ]
 
@@ -42,7 +43,7 @@ pytestmark = [
 @cache
 def rendered_text(overlay: str) -> str:
     return subprocess.run(
-        ["kubectl", "kustomize", str(K8S / overlay)],
+        [str(KUBECTL), "kustomize", str(K8S / overlay)],
         capture_output=True,
         text=True,
         timeout=240,
