@@ -28,7 +28,7 @@ def missing_tools() -> list[str]:
 
 needs_ssh = pytest.mark.skipif(
     bool(missing_tools()) and not EVERYTHING,
-    reason=f"{', '.join(missing_tools())} missing; `sh tests/integrations/skypilot/install_ssh.sh` installs them",
+    reason=f"{', '.join(missing_tools())} missing; see tests/integrations/skypilot/install_ssh.sh",
 )
 
 
