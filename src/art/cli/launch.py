@@ -39,50 +39,66 @@ class LaunchChoices:
     environment: Path | None
 
 
-def launch(
-    name: Annotated[str, typer.Argument(help="The box's name. A box of this name that is up is used.")],
-    program: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- PROGRAM", help="The program of this machine, behind `--`."),
-    ] = None,
-    gpus: Annotated[str | None, typer.Option(help="GPUs of each machine: H100 or H100:8.")] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="The number of machines.")] = 1,
-    cloud: Annotated[
-        str | None, typer.Option(help="The cloud: aws, runpod, kubernetes ... Default: SkyPilot chooses.")
-    ] = None,
-    resource: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="A field of SkyPilot's `resources`, with VALUE as JSON or text. May be repeated.",
-        ),
-    ] = None,
-    engine: Annotated[str, typer.Option(help="The engine of the box: builtin or vllm.")] = "builtin",
-    art_version: Annotated[
-        str | None, typer.Option(help="ART on the box: a version, or a folder of it. Default: this one.")
-    ] = None,
-    env_file: Annotated[
-        Path | None, typer.Option(help="A file of variables for the box. Each is sent as a secret.")
-    ] = None,
-    idle_minutes: Annotated[
-        float,
-        typer.Option(min=0, help="The box goes down when nobody has used it for so long. 0: never."),
-    ] = 30.0,
-    path: Annotated[Path, typer.Option(help="The folder for checkpoints and logs of the box.")] = Path(
-        ".art"
+Name = Annotated[str, typer.Argument(help="The box's name. A box of this name that is up is used.")]
+Program = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- PROGRAM", help="The program of this machine, behind `--`."),
+]
+Gpus = Annotated[str | None, typer.Option(help="GPUs of each machine: H100 or H100:8.")]
+Nodes = Annotated[int, typer.Option(min=1, help="The number of machines.")]
+Cloud = Annotated[
+    str | None, typer.Option(help="The cloud: aws, runpod, kubernetes ... Default: SkyPilot chooses.")
+]
+ResourceFields = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="A field of SkyPilot's `resources`, with VALUE as JSON or text. May be repeated.",
     ),
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the box up at the end.")] = False,
-    force_restart: Annotated[
-        bool, typer.Option("--force-restart", help="Start the server of a box that is up again.")
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the checked task without its secrets, and start nothing."),
-    ] = False,
-    environment: Annotated[
-        Path | None,
-        typer.Option(help="SkyPilot's folder. Default: that of `art runtime install skypilot`."),
-    ] = None,
+]
+BoxEngine = Annotated[str, typer.Option(help="The engine of the box: builtin or vllm.")]
+ArtVersion = Annotated[
+    str | None, typer.Option(help="ART on the box: a version, or a folder of it. Default: this one.")
+]
+EnvFile = Annotated[
+    Path | None, typer.Option(help="A file of variables for the box. Each is sent as a secret.")
+]
+IdleMinutes = Annotated[
+    float,
+    typer.Option(min=0, help="The box goes down when nobody has used it for so long. 0: never."),
+]
+HomePath = Annotated[Path, typer.Option(help="The folder for checkpoints and logs of the box.")]
+HOME_PATH = Path(".art")
+Keep = Annotated[bool, typer.Option("--keep", help="Leave the box up at the end.")]
+ForceRestart = Annotated[
+    bool, typer.Option("--force-restart", help="Start the server of a box that is up again.")
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print the checked task without its secrets, and start nothing."),
+]
+SkyEnvironment = Annotated[
+    Path | None,
+    typer.Option(help="SkyPilot's folder. Default: that of `art runtime install skypilot`."),
+]
+
+
+def launch(
+    name: Name,
+    program: Program = None,
+    gpus: Gpus = None,
+    nodes: Nodes = 1,
+    cloud: Cloud = None,
+    resource: ResourceFields = None,
+    engine: BoxEngine = "builtin",
+    art_version: ArtVersion = None,
+    env_file: EnvFile = None,
+    idle_minutes: IdleMinutes = 30.0,
+    path: HomePath = HOME_PATH,
+    keep: Keep = False,
+    force_restart: ForceRestart = False,
+    dry_run: DryRun = False,
+    environment: SkyEnvironment = None,
 ) -> None:
     """Run a program here with a server on a box of a cloud, through SkyPilot; end the box afterwards.
 

@@ -35,7 +35,7 @@ class SkyPilot:
         self, cluster: str, task: Mapping[str, Any], secrets: Mapping[str, str], env_file: Path | None
     ) -> str:
         """Returns the task as YAML, secrets masked. Raises ConfigurationError, with SkyPilot's message."""
-        reply = await self._ask("check", cluster, task=task, secrets=secrets, env_file=_named(env_file))
+        reply = await self._ask("check", cluster, task=task, secrets=secrets, env_file=_path_text(env_file))
         return str(reply["yaml"])
 
     async def launch(
@@ -52,7 +52,7 @@ class SkyPilot:
         Raises ConfigurationError for a task that SkyPilot refuses, BoxError, DeadlineError.
         """
         reply = await self._ask(
-            "launch", cluster, task=task, secrets=secrets, env_file=_named(env_file), autodown=autodown
+            "launch", cluster, task=task, secrets=secrets, env_file=_path_text(env_file), autodown=autodown
         )
         return Path(reply["ssh_config"]) if reply["ssh_config"] else None
 
@@ -108,7 +108,7 @@ class SkyPilot:
         return self._python
 
 
-def _named(path: Path | None) -> str | None:
+def _path_text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
