@@ -32,7 +32,7 @@ from art.server.data_folder import DataLayout
 from art.server.jobs.job_store import JobStore
 from art.server.jobs.sample_retention import SampleRetention
 from art.server.jobs.training_jobs import JobRunner, TrainingJobs
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.face import SampleLedger
 from art.server.promotion.checkpoint_imports import CheckpointImports
 from art.server.promotion.promote import ServedModels
 from art.server.settings import ControlSettings, TeacherSettings
@@ -133,7 +133,7 @@ class Control:
         *,
         data_dir: Path,
         catalog: Catalog,
-        ledger: Ledger,
+        ledger: SampleLedger,
         options: WorkerOptions,
         settings: ControlSettings | None = None,
         teachers: TeacherSettings | None = None,
