@@ -9,10 +9,11 @@ from typing import Any
 
 from private_postgres import PrivatePostgres
 
-from art.server.jobs.job_store import JobStore
+from art.server.jobs.job_store import JobStore, JobTable
 from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger
 from art.server.postgres.database import Database, parse_address
+from art.server.postgres.jobs import PostgresJobStore
 from art.server.postgres.samples import PostgresLedger
 
 
@@ -46,15 +47,21 @@ class Home:
             return Ledger(self.ledger_file, removes=removes)
         return await PostgresLedger.open(await self.database(), self.folder)
 
-    async def open_jobs(self) -> JobStore:
-        return JobStore(self.folder / "server" / "jobs.sqlite")
+    @property
+    def jobs_file(self) -> Path:
+        return self.folder / "server" / "jobs.sqlite"
 
-    def sql(self, query: str) -> list[tuple[Any, ...]]:
+    async def open_jobs(self) -> JobTable:
+        if self.url is None:
+            return JobStore(self.jobs_file)
+        return await PostgresJobStore.open(await self.database(), epoch=None)
+
+    def sql(self, query: str, *, of_jobs: bool = False) -> list[tuple[Any, ...]]:
         """Rows as another program sees them; numbers as numbers, NULL as None."""
         if self.server is not None and self.url is not None:
             lines = self.server.sql(query, database=self.url.rpartition("/")[2]).split("\n")
             return [tuple(_value(text) for text in line.split("|")) for line in lines]
-        with sqlite3.connect(self.ledger_file) as connection:
+        with sqlite3.connect(self.jobs_file if of_jobs else self.ledger_file) as connection:
             return connection.execute(query).fetchall()
 
     async def close(self) -> None:
