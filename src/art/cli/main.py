@@ -256,11 +256,20 @@ def serve(
             help="The origin of a web page that may send requests (https://example.org). May be repeated."
         ),
     ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            help="The Postgres that keeps samples and jobs: postgresql://USER@HOST/NAME, without a password."
+        ),
+    ] = None,
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
     All models of DATA_DIR are served, or those that --model names. The key is read from the environment
     variable ART_API_KEY. Without it the server generates one in DATA_DIR/server/key.
+
+    With --database, or its URL in ART_DATABASE_URL, a second server over the same DATA_DIR and database
+    waits and takes over when the first one ends. Its password is read from ART_DATABASE_URL or PGPASSWORD.
     """
     _require_extra("local", "art serve")
     from art.cli.serve import serve_forever
@@ -278,6 +287,7 @@ def serve(
             allow_origins=allow_origin or [],
             base_models=base_model or [],
             models=model or [],
+            database=database,
         )
     )
 

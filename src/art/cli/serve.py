@@ -7,11 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
 import typer
 
 from art.cli.run_options import options_from
-from art.errors import ARTError
+from art.errors import ARTError, ConfigurationError
 
 if TYPE_CHECKING:
     from art.process.running_server import RunningServer
@@ -27,6 +28,7 @@ def serve_forever(
     engine_options: Sequence[str] = (),
     replicas: int = 1,
     allow_origins: Sequence[str] = (),
+    database: str | None = None,
     **control: Any,
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
@@ -46,6 +48,7 @@ def serve_forever(
             port=port,
             data_dir=data_dir,
             allow_origins=list(allow_origins),
+            database=_without_password(database),
             engine=_engine_settings(engine, engine_options, replicas),
             control=ControlSettings(serve_registered=True, **control),
         )
@@ -70,6 +73,20 @@ def serve_forever(
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         return 1
     return 0
+
+
+def _without_password(database: str | None) -> str | None:
+    """A database's URL as it may stand on a command line, which every user of the machine can read.
+
+    Raises: ConfigurationError.
+    """
+    parts = urlsplit(database or "")
+    if parts.password or "password" in parse_qs(parts.query):
+        raise ConfigurationError(
+            "--database has a password in it, and other users can read a command line: leave it out and "
+            "set PGPASSWORD, or set the whole URL in the environment variable ART_DATABASE_URL"
+        )
+    return database
 
 
 def _log_to_stderr() -> None:

@@ -31,12 +31,16 @@ from art.process.running_server import RunningServer, announce_server, digest_of
 from art.server.app import App, is_of_pages
 from art.server.catalog import Catalog
 from art.server.control import Control
-from art.server.data_folder import DataFolderLock, DataLayout
+from art.server.data_folder import PATIENCE_SECONDS, DataFolderLock, DataLayout
 from art.server.http import Receive, Scope, Send
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
+from art.server.postgres.gateways import LostControlError
+from art.server.postgres.shared import SharedDatabase, open_shared
+from art.server.promotion.promote import always_commits
 from art.server.routes.control_routes import control_routes
-from art.server.settings import ServerSettings, resolve_key, resolve_teacher
+from art.server.settings import ServerSettings, resolve_database, resolve_key, resolve_teacher
 from art.server.tenants import TENANTS_FILE, TenantKeys
 from art.server.workers.supervisor import WorkerOptions
 
@@ -111,8 +115,14 @@ async def serve(
     Raises: ConfigurationError when the settings, the data folder or the address cannot be used.
     """
     last = last or LastExit(settings.control.ending)
+    ended = None if until is None else asyncio.ensure_future(until(last.arm))
+    shared = await open_shared(resolve_database(settings), ended)
+    if ended is not None and ended.done():  # while it waited for its turn
+        if shared is not None:
+            await shared.close()
+        return
     key = resolve_key(settings)
-    async with _rooms(settings) as (catalog, ledger, stitcher, control):
+    async with _rooms(settings, shared) as (catalog, ledger, stitcher, control):
         app = App(
             key=key,
             catalog=catalog,
@@ -121,7 +131,7 @@ async def serve(
             limits=settings.limits,
             tenants=TenantKeys(settings.server_dir / TENANTS_FILE),
             control_routes=control_routes(control),
-            control_health=control.health,
+            control_health=lambda: control.health() | ({} if shared is None else shared.described()),
             control_counts=control.counts,
             masked_by=masked_by(settings.engine.name, settings.engine.options),
         )
@@ -144,8 +154,10 @@ async def serve(
             served = with_origins(app, settings.allow_origins)
             server = _Server(_uvicorn_config(served, settings), announce, last)
             watches = [asyncio.ensure_future(app.counts.lag.watch())]
-            if until is not None:
-                watches.append(asyncio.ensure_future(_end_after(server, until, last)))
+            if ended is not None:
+                watches.append(asyncio.ensure_future(_end_after(server, ended)))
+            if shared is not None:
+                watches.append(asyncio.ensure_future(_end_when_lost(server, shared, last)))
             try:
                 await server.serve(sockets=[listener])
             finally:
@@ -153,19 +165,30 @@ async def serve(
                 withdraw_server(settings.server_dir)
                 for watch in watches:
                     watch.cancel()
+    if shared is not None and shared.lock.lost.is_set():
+        raise LostControlError(
+            f"this server lost the controller's lock in {shared.database.address.shown} and has ended. "
+            "What it had not committed, the next one does. Start it again to have it wait in turn"
+        )
 
 
 @contextlib.asynccontextmanager
-async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledger, Stitcher, Control]]:
-    lock = DataFolderLock(settings.server_dir)
+async def _rooms(
+    settings: ServerSettings, shared: SharedDatabase | None
+) -> AsyncIterator[tuple[Catalog, SampleLedger, Stitcher, Control]]:
     async with contextlib.AsyncExitStack() as rooms:
+        if shared is not None:
+            rooms.push_async_callback(shared.close)
+        # One that lost the controller's lock may still be ending.
+        patience = PATIENCE_SECONDS if shared is None else settings.control.ending
+        lock = await asyncio.to_thread(DataFolderLock, settings.server_dir, patience=patience)
         rooms.callback(lock.release)
-        ledger = _ledger(settings)
+        ledger = _ledger(settings) if shared is None else await _shared_ledger(settings, shared)
         rooms.push_async_callback(ledger.close)
         stitcher = Stitcher(
             ledger,
             max_tokens=settings.limits.remembered_tokens,
-            ledger_is_empty=await ledger.is_empty(),
+            ledger_is_empty=not ledger.shared and await ledger.is_empty(),
         )
         catalog = Catalog()
         control = Control(
@@ -181,6 +204,8 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
             ),
             settings=settings.control,
             teachers=resolve_teacher(settings),
+            job_table=None if shared is None else await shared.open_jobs(),
+            may_commit=always_commits if shared is None else shared.lock.require,
         )
         rooms.push_async_callback(control.close)
         await control.start()
@@ -203,6 +228,23 @@ def _ledger(settings: ServerSettings) -> Ledger:
             "--new-ledger`, or LocalBackend(server_options={'control': {'new_ledger': True}})"
         )
     return Ledger(path, removes=settings.control.keep_samples_steps is not None)
+
+
+async def _shared_ledger(settings: ServerSettings, shared: SharedDatabase) -> SampleLedger:
+    """The database's ledger. A new one is not begun beside what was trained.
+
+    Raises: ConfigurationError, DatabaseError.
+    """
+    ledger = await shared.open_ledger(settings.data_dir)
+    trace = DataLayout(settings.data_dir).trained_here()
+    if trace is not None and not settings.control.new_ledger and await ledger.is_empty():
+        await ledger.close()
+        raise ConfigurationError(
+            f"the ledger in {ledger.name} is empty, but {trace} shows that there was another one: name the "
+            "database that has its samples, or start without one to use SQLite in the data folder. To go on "
+            "without those samples, keeping models and checkpoints, start once with `art serve --new-ledger`"
+        )
+    return ledger
 
 
 class _Server(uvicorn.Server):
@@ -234,8 +276,15 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-async def _end_after(server: uvicorn.Server, until: Until, last: LastExit) -> None:
-    await until(last.arm)
+async def _end_after(server: uvicorn.Server, ended: asyncio.Future[None]) -> None:
+    await ended
+    server.should_exit = True
+
+
+async def _end_when_lost(server: uvicorn.Server, shared: SharedDatabase, last: LastExit) -> None:
+    """A server that is not the controller any more commits nothing: it ends, and leaves the folder."""
+    await shared.lock.lost.wait()
+    last.arm()
     server.should_exit = True
 
 

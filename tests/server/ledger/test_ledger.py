@@ -8,46 +8,19 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from homes import Home
+from made_samples import sample
 
 from art.errors import ConfigurationError, NotFoundError
 from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger, LedgerError
 from art.server.ledger.schema import LostImageError, SampleRecord, keep_images, read_images
 from art.wire.samples import candidates_record, image_name
-
-
-def sample(
-    name: str, prompt: Sequence[int] = (1, 2), completion: Sequence[int] = (3,), **more: object
-) -> SampleRecord:
-    logprobs = array("f", np.linspace(-9.1, -1e-7, len(completion), dtype=np.float32))
-    record = SampleRecord(
-        sample_id=name,
-        rollout_id=None,
-        project="games",
-        model="player",
-        base_model="tiny",
-        step=3,
-        adapter="games/player@3",
-        parent_id=None,
-        fork_reason=None,
-        prompt_ids=array("i", prompt),
-        completion_ids=array("i", completion),
-        completion_logprobs=logprobs,
-        sampling={"temperature": 1.0},
-        finish_reason="stop",
-        turn_key=name.encode(),
-        tools_key=b"",
-        created_at=1.5,
-    )
-    return replace(record, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -172,7 +145,8 @@ WRITER = """
 import asyncio, sys
 sys.path[:0] = {tests!r}
 from homes import Home
-from test_ledger import sample
+from made_samples import sample
+from made_samples import sample
 
 async def main():
     ledger = await Home.of_child().open_ledger()
@@ -275,7 +249,8 @@ REMOVER = """
 import asyncio, sys
 sys.path[:0] = {tests!r}
 from homes import Home
-from test_ledger import sample
+from made_samples import sample
+from made_samples import sample
 
 async def main():
     ledger = await Home.of_child().open_ledger(removes=True)
