@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,51 +13,19 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "server"))
 
+from art_servers import KEY, ArtServers
 from homes import Home
-from private_postgres import PASSWORD, free_port, programs, running_postgres
+from private_postgres import PASSWORD, programs, running_postgres
 
 import art
 from art.client.remote_backend import RemoteBackend
 from art.server.data_folder import DataLayout
 from art.server.postgres.database import Database
-from waiting import DEADLINE_S, eventually, until
+from waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
-KEY = "key-of-the-failover-test"
 TAKES_OVER_S = 15.0
-
-
-class Servers:
-    """`art serve` at one address; one serves, another waits."""
-
-    def __init__(self, home: Home) -> None:
-        self.home, self.port = home, free_port()
-        self.log = home.folder / "servers.log"
-        self.log.touch()
-        self.running: list[subprocess.Popen[bytes]] = []
-
-    def start(self) -> subprocess.Popen[bytes]:
-        command = [str(Path(sys.executable).with_name("art")), "serve"]
-        words = ["--port", str(self.port), "--data-dir", str(self.home.folder)]
-        assert self.home.url is not None
-        database = ["--database", self.home.url.replace(f":{PASSWORD}", "")]
-        environment = {**os.environ, "PGPASSWORD": PASSWORD, "ART_API_KEY": KEY}
-        with self.log.open("ab") as log:
-            child = subprocess.Popen([*command, *words, *database], env=environment, stdout=log, stderr=log)
-        self.running.append(child)
-        return child
-
-    def count(self, text: str) -> int:
-        return len(re.findall(text, self.log.read_text()))
-
-    async def wait_for(self, text: str, count: int) -> None:
-        await asyncio.to_thread(eventually, lambda: self.count(text) == count)
-
-    def stop(self) -> None:
-        for child in self.running:
-            child.kill()
-            child.wait(DEADLINE_S)
 
 
 async def reach_phase(database: Database, job: int, phase: str) -> None:
@@ -93,8 +59,7 @@ async def test_a_job_whose_controller_is_killed_is_trained_once_by_the_next(tmp_
         pytest.skip("no Postgres on this machine: sh tests/server/install_postgres.sh")
     with running_postgres() as postgres:
         home = Home(tmp_path / "art", postgres.create_database(), postgres)
-        home.folder.mkdir()
-        servers = Servers(home)
+        servers = ArtServers(home)
         try:
             await train_through_kills(servers)
         finally:
@@ -102,7 +67,7 @@ async def test_a_job_whose_controller_is_killed_is_trained_once_by_the_next(tmp_
             await home.close()
 
 
-async def train_through_kills(servers: Servers) -> None:
+async def train_through_kills(servers: ArtServers) -> None:
     home = servers.home
     controller = servers.start()
     await servers.wait_for("ART serves", 1)

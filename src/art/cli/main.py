@@ -6,7 +6,7 @@ A verb's module is imported when the verb is used, so that `art --help` answers 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -262,6 +262,12 @@ def serve(
             help="The Postgres that keeps samples and jobs: postgresql://USER@HOST/NAME, without a password."
         ),
     ] = None,
+    role: Annotated[
+        Literal["all", "gateway"],
+        typer.Option(
+            help="all: models, jobs, completions. gateway: completions, by the engines of another server."
+        ),
+    ] = "all",
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
@@ -288,6 +294,7 @@ def serve(
             base_models=base_model or [],
             models=model or [],
             database=database,
+            role=role,
         )
     )
 

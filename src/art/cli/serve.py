@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import typer
@@ -29,6 +29,7 @@ def serve_forever(
     replicas: int = 1,
     allow_origins: Sequence[str] = (),
     database: str | None = None,
+    role: Literal["all", "gateway"] = "all",
     **control: Any,
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
@@ -49,6 +50,7 @@ def serve_forever(
             data_dir=data_dir,
             allow_origins=list(allow_origins),
             database=_without_password(database),
+            role=role,
             engine=_engine_settings(engine, engine_options, replicas),
             control=ControlSettings(serve_registered=True, **control),
         )

@@ -267,6 +267,10 @@ class Control:
         known = {"workers": self._workers.health(), "unserved": self.unserved}
         return known | {"ledger": size} if (size := self.retention.described()) else known
 
+    def running_engines(self) -> dict[str, tuple[int, list[tuple[int, str, str]]]]:
+        """Returns for each base model the number of its replicas, and URL and key of those that answer."""
+        return self._workers.running_engines()
+
     async def counts(self) -> ControlCounts:
         """Jobs by state, each worker, requests that wait for one. Raises: JobStoreError, DiskError."""
         jobs = await self.jobs.store.counts()

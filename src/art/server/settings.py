@@ -167,6 +167,9 @@ class ServerSettings(Strict):
     key: str | None = Field(default=None, min_length=SHORTEST_KEY, repr=False)
     """The bearer key of every route. None: from the environment, or one made and kept in the data folder."""
     data_dir: Path = Path(".art")
+    role: Literal["all", "gateway"] = "all"
+    """`gateway`: no models and no jobs of its own; it samples from the engines of the server that is the
+    controller of the same database, and passes everything else on to that."""
     database: str | None = Field(default=None, repr=False)
     """URL of the Postgres that keeps samples and jobs, so that another server can take over. None: from the
     environment, or SQLite in the data folder."""

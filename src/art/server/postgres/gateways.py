@@ -35,13 +35,14 @@ from art.server.postgres.database import (
 
 _log = logging.getLogger(__name__)
 
-_VERSION = 1
-_CREATE = """
+CONTROLLER_VERSION = 1
+CREATE_CONTROLLER = """
 CREATE TABLE controller (
     one BOOLEAN PRIMARY KEY DEFAULT true CHECK (one),
     epoch BIGINT NOT NULL,
     holder TEXT NOT NULL,
-    since DOUBLE PRECISION NOT NULL
+    since DOUBLE PRECISION NOT NULL,
+    url TEXT NOT NULL DEFAULT ''
 );
 INSERT INTO controller VALUES (true, 0, '', 0);
 """
@@ -74,7 +75,7 @@ class ControllerLock:
 
         Raises: DatabaseError when there is no database to wait for, ConfigurationError.
         """
-        await database.prepare_tables("controller", _VERSION, _CREATE)
+        await database.prepare_tables("controller", CONTROLLER_VERSION, CREATE_CONTROLLER)
         told = False
         while True:
             connection = await connect(database.address, **_KEEPALIVE)
@@ -138,7 +139,7 @@ async def _ask_epoch(connection: Connection) -> Any:
 
 async def _next_epoch(connection: Connection) -> int:
     """Waits until no commit of an earlier controller is under way: each holds the row."""
-    query = "UPDATE controller SET epoch = epoch + 1, holder = $1, since = $2 RETURNING epoch"
+    query = "UPDATE controller SET epoch = epoch + 1, holder = $1, since = $2, url = '' RETURNING epoch"
     return int(await connection.fetchval(query, f"{socket.gethostname()}:{os.getpid()}", time.time()))
 
 

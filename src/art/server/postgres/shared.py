@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from art.errors import require_extra
+from art.errors import ConfigurationError, require_extra
+from art.process.running_server import url_on_this_machine
 from art.server.postgres.database import Database, parse_address
-from art.server.postgres.gateways import ControllerLock
+from art.server.postgres.gateways import CONTROLLER_VERSION, CREATE_CONTROLLER, ControllerLock
 from art.server.postgres.jobs import PostgresJobStore
+from art.server.postgres.published import Publisher, prepare_published
 from art.server.postgres.samples import PostgresLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from art.server.catalog import Catalog
+    from art.server.checkpoints.registered_models import RegisteredModels
+    from art.server.postgres.published import RunningEngines
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +35,28 @@ class SharedDatabase:
 
     database: Database
     lock: ControllerLock
+
+    async def publish(
+        self,
+        url: str,
+        *,
+        key: str,
+        catalog: Catalog,
+        models: RegisteredModels,
+        engines: Callable[[], RunningEngines],
+    ) -> None:
+        """Tells the gateways where this server is and what it serves, until cancelled.
+
+        Raises: ConfigurationError, DatabaseError.
+        """
+        await prepare_published(self.database)
+        publisher = Publisher(
+            self.database, self.lock, url, key=key, catalog=catalog, models=models, engines=engines
+        )
+        try:
+            await publisher.run()
+        finally:
+            await publisher.close()
 
     async def open_ledger(self, data_dir: Path) -> PostgresLedger:
         """Raises: ConfigurationError, DatabaseError."""
@@ -40,6 +74,32 @@ class SharedDatabase:
         """Lets the next server have the lock."""
         await self.lock.release()
         await self.database.close()
+
+
+def address_for_others(host: str, port: int) -> str:
+    """Returns the URL by which other servers reach this one, which listens on `host`."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    return url_on_this_machine(name, port)
+
+
+@contextlib.asynccontextmanager
+async def open_gateway_database(url: str | None) -> AsyncIterator[Database]:
+    """The database of a gateway, whose tables a controller makes or has made.
+
+    Raises: ConfigurationError, DatabaseError, MissingExtraError.
+    """
+    if url is None:
+        raise ConfigurationError(
+            "role 'gateway' needs the database of its controller: set ART_DATABASE_URL, or `--database`"
+        )
+    require_extra("postgres", "a gateway")
+    database = await Database.open(parse_address(url))
+    try:
+        await database.prepare_tables("controller", CONTROLLER_VERSION, CREATE_CONTROLLER)
+        await prepare_published(database)
+        yield database
+    finally:
+        await database.close()
 
 
 async def open_shared(url: str | None, ended: asyncio.Future[None] | None) -> SharedDatabase | None:
