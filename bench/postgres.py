@@ -18,7 +18,7 @@ from pathlib import Path
 from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
-from art.server.postgres.database import Database, parse_address
+from art.server.postgres.database import PostgresDatabase, parse_address
 from art.server.postgres.samples import PostgresLedger
 from bench.rows import Row, write_rows
 
@@ -87,7 +87,7 @@ async def compare(url: str, number: int) -> list[Row]:
         sqlite = Ledger(Path(folder) / "server" / "ledger.sqlite")
         theirs = await measure(sqlite, number)
         await sqlite.close()
-        database = await Database.open(parse_address(url))
+        database = await PostgresDatabase.open(parse_address(url))
         postgres = await PostgresLedger.open(database, Path(folder))
         ours = await measure(postgres, number)
         await postgres.close()

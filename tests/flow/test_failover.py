@@ -20,7 +20,7 @@ from private_postgres import PASSWORD, programs, running_postgres
 import art
 from art.client.remote_backend import RemoteBackend
 from art.server.data_folder import DataLayout
-from art.server.postgres.database import Database
+from art.server.postgres.database import PostgresDatabase
 from waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 TAKES_OVER_S = 15.0
 
 
-async def reach_phase(database: Database, job: int, phase: str) -> None:
+async def reach_phase(database: PostgresDatabase, job: int, phase: str) -> None:
     """Returns when the job is there: a short phase may have been passed already."""
 
     async def is_reached() -> bool:

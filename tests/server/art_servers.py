@@ -47,7 +47,7 @@ class ArtServers:
     def urls(self) -> list[str]:
         """The addresses that serve; that of the controller first."""
         found = re.findall(r"ART serves (http://\S+)", self.log.read_text())
-        return sorted(found, key=lambda url: not url.endswith(f":{self.port}"))
+        return sorted(dict.fromkeys(found), key=lambda url: not url.endswith(f":{self.port}"))
 
     def stop(self) -> None:
         for child in self.running:

@@ -12,7 +12,7 @@ from private_postgres import PrivatePostgres
 from art.server.jobs.job_store import JobStore, JobTable
 from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger
-from art.server.postgres.database import Database, parse_address
+from art.server.postgres.database import PostgresDatabase, parse_address
 from art.server.postgres.jobs import PostgresJobStore
 from art.server.postgres.samples import PostgresLedger
 
@@ -22,7 +22,7 @@ class Home:
 
     def __init__(self, folder: Path, url: str | None = None, server: PrivatePostgres | None = None) -> None:
         self.folder, self.url, self.server = folder, url, server
-        self._databases: list[Database] = []
+        self._databases: list[PostgresDatabase] = []
 
     @classmethod
     def of_child(cls) -> Home:
@@ -37,9 +37,9 @@ class Home:
     def ledger_file(self) -> Path:
         return self.folder / "server" / "ledger.sqlite"
 
-    async def database(self) -> Database:
+    async def database(self) -> PostgresDatabase:
         assert self.url is not None
-        self._databases.append(await Database.open(parse_address(self.url)))
+        self._databases.append(await PostgresDatabase.open(parse_address(self.url)))
         return self._databases[-1]
 
     async def open_ledger(self, *, removes: bool = False) -> SampleLedger:

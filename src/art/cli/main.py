@@ -224,6 +224,28 @@ TrainedModels = Annotated[
 ]
 
 
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="The Postgres that keeps samples and jobs: postgresql://USER@HOST/NAME, without a password."
+    ),
+]
+ServerRole = Annotated[
+    Literal["all", "gateway"],
+    typer.Option(
+        help="all: models, jobs, completions. gateway: completions, by the engines of another server."
+    ),
+]
+
+
+Origins = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="The origin of a web page that may send requests (https://example.org). May be repeated."
+    ),
+]
+
+
 @app.command()
 def serve(
     host: Host = "127.0.0.1",
@@ -250,24 +272,9 @@ def serve(
         bool, typer.Option(help="Start with a new ledger if the folder's is lost. Its samples are lost too.")
     ] = False,
     keep_samples_steps: KeepSamplesSteps = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The origin of a web page that may send requests (https://example.org). May be repeated."
-        ),
-    ] = None,
-    database: Annotated[
-        str | None,
-        typer.Option(
-            help="The Postgres that keeps samples and jobs: postgresql://USER@HOST/NAME, without a password."
-        ),
-    ] = None,
-    role: Annotated[
-        Literal["all", "gateway"],
-        typer.Option(
-            help="all: models, jobs, completions. gateway: completions, by the engines of another server."
-        ),
-    ] = "all",
+    allow_origin: Origins = None,
+    database: DatabaseUrl = None,
+    role: ServerRole = "all",
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 

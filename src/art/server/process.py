@@ -110,12 +110,12 @@ Until = Callable[[Callable[[], None]], asyncio.Future[None]]
 
 @dataclass(kw_only=True)
 class _Served:
-    """What listens: the application, and what is done beside it until the server ends."""
+    """The application that answers, and what is done meanwhile until the server ends."""
 
     app: App
     answer: Any
     """The ASGI application in front."""
-    beside: Callable[[RunningServer], list[Coroutine[Any, Any, None]]]
+    background: Callable[[RunningServer], list[Coroutine[Any, Any, None]]]
     """Begun when it is known where the server listens."""
     is_announced: bool = True
     """Whether programs of this machine find it by the data folder."""
@@ -184,7 +184,7 @@ async def _listen_and_answer(
 
         server = _Server(_uvicorn_config(served.answer, settings), announce, last)
         watches = [asyncio.ensure_future(served.app.counts.lag.watch())]
-        watches += [asyncio.ensure_future(work) for work in served.beside(running)]
+        watches += [asyncio.ensure_future(work) for work in served.background(running)]
         if ended is not None:
             watches.append(asyncio.ensure_future(_end_after(server, ended)))
         if served.lost is not None:
@@ -219,7 +219,7 @@ async def _controller(
         )
         await app.rollouts.load()
 
-        def beside(running: RunningServer) -> list[Coroutine[Any, Any, None]]:
+        def list_background(running: RunningServer) -> list[Coroutine[Any, Any, None]]:
             if shared is None:
                 return []
             told = shared.publish(
@@ -233,7 +233,7 @@ async def _controller(
 
         answer = with_origins(app, settings.allow_origins)
         lost = None if shared is None else shared.lock.lost
-        yield _Served(app=app, answer=answer, beside=beside, lost=lost)
+        yield _Served(app=app, answer=answer, background=list_background, lost=lost)
 
 
 @contextlib.asynccontextmanager
@@ -265,7 +265,7 @@ async def _gateway(settings: ServerSettings, key: str) -> AsyncIterator[_Served]
             largest_body=settings.limits.max_body_bytes,
         )
         rooms.push_async_callback(front.close)
-        yield _Served(app=app, answer=front, beside=lambda running: [follower.run()], is_announced=False)
+        yield _Served(app=app, answer=front, background=lambda running: [follower.run()], is_announced=False)
 
 
 @contextlib.asynccontextmanager

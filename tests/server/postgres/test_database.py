@@ -14,7 +14,13 @@ from private_postgres import PASSWORD, PrivatePostgres, programs, running_postgr
 
 from art.errors import ARTError, ConfigurationError
 from art.server.ledger.face import LedgerError
-from art.server.postgres.database import CommitLane, Connection, Database, DatabaseError, parse_address
+from art.server.postgres.database import (
+    CommitLane,
+    Connection,
+    DatabaseError,
+    PostgresDatabase,
+    parse_address,
+)
 from art.server.postgres.samples import DAY_SECONDS, PostgresLedger, partition_of
 from waiting import DEADLINE_S
 
@@ -74,7 +80,7 @@ async def test_a_database_that_stays_away_is_an_error_that_says_so(
     durable: PrivatePostgres, tmp_path: Path
 ) -> None:
     url = durable.create_database()
-    database = await Database.open(parse_address(url), patience=1.0)
+    database = await PostgresDatabase.open(parse_address(url), patience=1.0)
     ledger = await PostgresLedger.open(database, tmp_path)
     await ledger.writer.append([sample("before")])
     await asyncio.to_thread(durable.kill)
@@ -177,7 +183,7 @@ async def test_no_error_and_no_text_of_an_address_shows_its_password(postgres: P
         "postgresql://art:open-barley@127.0.0.1:port/art",
     ):
         with pytest.raises((DatabaseError, ConfigurationError)) as refused:
-            await Database.open(parse_address(wrong))
+            await PostgresDatabase.open(parse_address(wrong))
         error: BaseException | None = refused.value
         while error is not None:
             assert PASSWORD not in str(error) and "open-barley" not in str(error), type(error)

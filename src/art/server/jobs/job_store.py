@@ -156,7 +156,7 @@ class TrainingJob:
 
 
 class JobTable(Protocol):
-    """What every table of jobs can do, wherever it is; `JobStore` says of each method what it does."""
+    """The methods of every table of jobs, wherever it is; `JobStore` says what each does."""
 
     async def submit(self, project: str, name: str, request: JobRequest) -> bool: ...
     async def info(self, job_id: str) -> JobInfo: ...

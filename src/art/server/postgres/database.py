@@ -61,7 +61,7 @@ class DatabaseError(ARTError):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAddress:
-    """Where the database is. Nothing that shows it shows the password."""
+    """The address of a database. Nothing that shows it shows the password."""
 
     url: str = field(repr=False)
     shown: str
@@ -127,7 +127,7 @@ async def connect(address: DatabaseAddress, **settings: str) -> Connection:
 
 
 def known_errors() -> tuple[type[Exception], ...]:
-    """What a connection raises: the database's refusals, and what ends a connection."""
+    """Returns what a connection raises: the database's refusals, and what ends it."""
     import asyncpg
 
     asked = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -184,7 +184,9 @@ class CommitLane:
                     broken = isinstance(error, DatabaseError) or is_broken(error)
                     if not broken or time.monotonic() > deadline:
                         raise self._refusal(error, broken) from error
-                    _log.warning("%s: a commit is tried again: %s", self._address.shown, self._why(error))
+                    _log.warning(
+                        "%s: a commit is tried again: %s", self._address.shown, self._describe_error(error)
+                    )
                 again = True
                 await self._drop_connection()
                 await asyncio.sleep(_AGAIN_SECONDS)
@@ -226,26 +228,26 @@ class CommitLane:
             self._connection.terminate()
         self._connection = None
 
-    def _why(self, error: Exception) -> str:
+    def _describe_error(self, error: Exception) -> str:
         return self._address.hide_password(str(error) or type(error).__name__)
 
     def _refusal(self, error: Exception, broken: bool) -> DatabaseError:
         if broken:
             return DatabaseError(
                 f"the database {self._address.shown} did not commit within {self._patience:g} s: "
-                f"{self._why(error)}"
+                f"{self._describe_error(error)}"
             )
-        return DatabaseError(f"the database {self._address.shown} refused: {self._why(error)}")
+        return DatabaseError(f"the database {self._address.shown} refused: {self._describe_error(error)}")
 
 
-class Database:
+class PostgresDatabase:
     """Reads of one database, by a few connections. `open` it."""
 
     def __init__(self, address: DatabaseAddress, pool: Any, *, patience: float) -> None:
         self.address, self._pool, self.patience = address, pool, patience
 
     @classmethod
-    async def open(cls, address: DatabaseAddress, *, patience: float = PATIENCE_SECONDS) -> Database:
+    async def open(cls, address: DatabaseAddress, *, patience: float = PATIENCE_SECONDS) -> PostgresDatabase:
         """Connects. Raises: DatabaseError, MissingExtraError, ConfigurationError (of another version)."""
         with extra_needed("postgres", "a database of Postgres"):
             import asyncpg

@@ -19,7 +19,7 @@ from art.errors import ARTError, NotFoundError, WorkerDiedError
 from art.rendering.registry import create_chat_renderer
 from art.server.catalog import Catalog, Serving
 from art.server.checkpoints.registered_models import resolve_base
-from art.server.postgres.database import Connection, Database, connect, known_errors
+from art.server.postgres.database import Connection, PostgresDatabase, connect, known_errors
 from art.server.postgres.published import (
     CHANNEL,
     EngineAddress,
@@ -47,7 +47,9 @@ class _FollowedBase:
 class ServedFollower:
     """Keeps a gateway's catalog as the rows say. One event loop owns it."""
 
-    def __init__(self, database: Database, catalog: Catalog, *, key: str, deadlines: Deadlines) -> None:
+    def __init__(
+        self, database: PostgresDatabase, catalog: Catalog, *, key: str, deadlines: Deadlines
+    ) -> None:
         """key: the server's own, with which the controller sealed the engines' keys."""
         self._database, self._catalog = database, catalog
         self._secret, self._deadlines = sealing_secret(key), deadlines
@@ -82,7 +84,7 @@ class ServedFollower:
         return base is not None and bool(base.engines)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follows until cancelled."""
         async with contextlib.AsyncExitStack() as stack:
             listening: Connection | None = None
             while True:
@@ -105,11 +107,11 @@ class ServedFollower:
         aliases = dict(await self._database.rows("SELECT name, body FROM aliases"))
         for name, body in bases.items():
             base = self._bases.get(name)
-            told = PublishedBase.model_validate_json(body)
+            published = PublishedBase.model_validate_json(body)
             if body != self._texts["served_bases"].get(name) or (
-                base is not None and len(base.engines) < len(told.engines)
+                base is not None and len(base.engines) < len(published.engines)
             ):
-                await self._follow_base(name, told)
+                await self._follow_base(name, published)
         for name in self._bases.keys() - bases.keys():
             await self._lose_engines(self._bases[name], {})
         self._texts["served_bases"] = bases
@@ -134,26 +136,26 @@ class ServedFollower:
         try:
             connection = await connect(self._database.address)
             stack.callback(connection.terminate)
-            await connection.add_listener(CHANNEL, self._hear)
+            await connection.add_listener(CHANNEL, self._wake_up)
         except known_errors() as error:
             why = self._database.address.hide_password(str(error))
             _log.warning("this gateway polls: it is not told of changes (%s)", why)
             return None
         return connection
 
-    def _hear(self, *_: Any) -> None:
+    def _wake_up(self, *_: Any) -> None:
         self._news.set()
 
-    async def _follow_base(self, name: str, told: PublishedBase) -> None:
+    async def _follow_base(self, name: str, published: PublishedBase) -> None:
         base = self._bases.get(name)
-        if base is None or len(base.pool.replicas) != told.replicas:
+        if base is None or len(base.pool.replicas) != published.replicas:
             renderer = await asyncio.to_thread(create_chat_renderer, resolve_base(name).source, name=name)
-            base = _FollowedBase(EnginePool(told.replicas, waits=ReplicaWaits(up=_UP_SECONDS)))
+            base = _FollowedBase(EnginePool(published.replicas, waits=ReplicaWaits(up=_UP_SECONDS)))
             self._catalog.add_base(
-                name, base.pool, renderer, max_context=told.max_context, aliases=told.aliases
+                name, base.pool, renderer, max_context=published.max_context, aliases=published.aliases
             )
             self._bases[name] = base
-        addresses = {one.number: one for one in told.engines}
+        addresses = {one.number: one for one in published.engines}
         await self._lose_engines(base, addresses)
         for number, address in addresses.items():
             if base.engines.get(number) != address:

@@ -13,14 +13,15 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import httpx
 import orjson
 
-from art.errors import ARTError, AuthenticationError, ServerError
+from art.errors import ARTError, AuthenticationError, ServerError, WorkerDiedError
 from art.server.http import Receive, Scope, Send, send_error
-from art.server.postgres.database import Database
+from art.server.postgres.database import PostgresDatabase
 from art.server.postgres.followed import ServedFollower
 from art.server.tenancy import Tenant
 from art.server.tenants import KeyCheck
@@ -38,6 +39,10 @@ _HOPS = frozenset(b"host connection keep-alive transfer-encoding upgrade te trai
 _READ_SECONDS = 3600.0
 """A completion may take long; a stream of events has a blank line every few seconds."""
 _CONNECT_SECONDS = 5.0
+_AWAY_SECONDS = 20.0
+"""So long a request waits for the next controller."""
+_AGAIN_SECONDS = 0.2
+_READING = frozenset({"GET", "HEAD"})
 _REMEMBERED = 10_000
 """Rollouts of which is known that they are scoped: that never changes."""
 
@@ -51,7 +56,7 @@ class GatewayFront:
         *,
         keys: KeyCheck,
         follower: ServedFollower,
-        database: Database,
+        database: PostgresDatabase,
         largest_body: int,
     ) -> None:
         self._app, self._keys, self._follower, self._database = app, keys, follower, database
@@ -127,35 +132,51 @@ class GatewayFront:
             await asyncio.gather(asking, gone, return_exceptions=True)
 
     async def _ask(self, scope: Scope, body: _Body, send: Send) -> None:
-        started = False
-        try:
-            if self._follower.controller is None:
-                raise httpx.ConnectError("no server is the controller")
-            raw = scope.get("raw_path") or scope["path"].encode()
-            query = b"?" + scope["query_string"] if scope["query_string"] else b""
-            headers = [(name, value) for name, value in scope["headers"] if name not in _HOPS]
-            url = self._follower.controller + (raw + query).decode("latin-1")
-            content = body.chunks() if _has_body(scope) else None
-            asked = self._http.stream(scope["method"], url, headers=headers, content=content)
-            async with asked as reply:
-                kept = [
-                    (name.lower(), value) for name, value in reply.headers.raw if name.lower() not in _HOPS
-                ]
-                started = True
-                await send({"type": "http.response.start", "status": reply.status_code, "headers": kept})
-                async for chunk in reply.aiter_raw():
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
-        except httpx.TransportError as error:
-            if started:
-                raise
-            _log.warning("the controller does not answer: %s", error)
-            away = ServerError(
-                "the controller does not answer; another server takes over within seconds: ask again",
-                status=503,
-                code="controller_away",
-            )
-            await send_error(send, away, None)
+        """Waits a while for a controller that is away, where asking twice does no harm."""
+        deadline = asyncio.get_running_loop().time() + _AWAY_SECONDS
+        while True:
+            try:
+                async with await self._connect(scope, body) as reply:
+                    await _send_reply(reply, send)
+                return
+            except httpx.TransportError as error:
+                harmless = isinstance(error, httpx.ConnectError) or scope["method"] in _READING
+                if not harmless or asyncio.get_running_loop().time() > deadline:
+                    _log.warning("the controller does not answer: %s", error)
+                    await send_error(send, _away(), None)
+                    return
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _connect(self, scope: Scope, body: _Body) -> AbstractAsyncContextManager[httpx.Response]:
+        if self._follower.controller is None:
+            raise httpx.ConnectError("no server is the controller")
+        raw = scope.get("raw_path") or scope["path"].encode()
+        query = b"?" + scope["query_string"] if scope["query_string"] else b""
+        headers = [(name, value) for name, value in scope["headers"] if name not in _HOPS]
+        url = self._follower.controller + (raw + query).decode("latin-1")
+        content = body.chunks() if _has_body(scope) else None
+        return self._http.stream(scope["method"], url, headers=headers, content=content)
+
+
+async def _send_reply(reply: httpx.Response, send: Send) -> None:
+    """A reply that breaks off is broken off here, too: it has begun."""
+    headers = [(name.lower(), value) for name, value in reply.headers.raw]
+    kept = [(name, value) for name, value in headers if name not in _HOPS]
+    await send({"type": "http.response.start", "status": reply.status_code, "headers": kept})
+    try:
+        async for chunk in reply.aiter_raw():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    except httpx.TransportError as error:
+        raise WorkerDiedError(f"the controller broke a reply off: {error}") from error
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _away() -> ServerError:
+    return ServerError(
+        "the controller does not answer; another server takes over within seconds: ask again",
+        status=503,
+        code="controller_away",
+    )
 
 
 def _has_body(scope: Scope) -> bool:
@@ -188,7 +209,7 @@ class _Body:
                 return True
 
     async def receive(self) -> Any:
-        """What `read` has taken first."""
+        """Returns what `read` has taken first."""
         return self._events.pop(0) if self._events else await self._next()
 
     async def chunks(self) -> AsyncIterator[bytes]:

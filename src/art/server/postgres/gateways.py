@@ -25,9 +25,9 @@ from typing import Any
 from art.errors import ARTError
 from art.server.postgres.database import (
     Connection,
-    Database,
     DatabaseAddress,
     DatabaseError,
+    PostgresDatabase,
     connect,
     is_broken,
     known_errors,
@@ -70,7 +70,7 @@ class ControllerLock:
         self._watching = asyncio.create_task(self._watch(), name="controller's lock")
 
     @classmethod
-    async def acquire(cls, database: Database, *, on_wait: Callable[[str], None]) -> ControllerLock:
+    async def acquire(cls, database: PostgresDatabase, *, on_wait: Callable[[str], None]) -> ControllerLock:
         """Waits, for as long as another server holds it; `on_wait` is told who that is, once.
 
         Raises: DatabaseError when there is no database to wait for, ConfigurationError.

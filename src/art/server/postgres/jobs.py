@@ -27,7 +27,7 @@ from art.server.jobs.job_store import (
     read_request,
     samples_of_request,
 )
-from art.server.postgres.database import Connection, Database, DatabaseError
+from art.server.postgres.database import Connection, DatabaseError, PostgresDatabase
 from art.server.postgres.gateways import require_epoch
 from art.server.tenancy import SEPARATOR, Tenant
 from art.wire.jobs import (
@@ -79,12 +79,12 @@ _UNFINISHED = "state IN ('queued', 'running')"
 class PostgresJobStore:
     """The table of jobs and their events. `open` it."""
 
-    def __init__(self, database: Database, epoch: int | None) -> None:
+    def __init__(self, database: PostgresDatabase, epoch: int | None) -> None:
         self._database, self._epoch = database, epoch
         self._lane = database.lane()
 
     @classmethod
-    async def open(cls, database: Database, *, epoch: int | None) -> PostgresJobStore:
+    async def open(cls, database: PostgresDatabase, *, epoch: int | None) -> PostgresJobStore:
         """The jobs of a database. epoch: of the controller that writes; None: no other server can be it.
 
         Raises: ConfigurationError when another version of ART wrote them, DatabaseError.

@@ -26,7 +26,7 @@ from pydantic import Field
 from art.errors import ARTError, ConfigurationError
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import RegisteredModels, resolve_base
-from art.server.postgres.database import Connection, Database
+from art.server.postgres.database import Connection, PostgresDatabase
 from art.server.postgres.gateways import ControllerLock, LostControlError, require_epoch
 from art.wire.records import Strict
 
@@ -80,7 +80,7 @@ RunningEngines = Mapping[str, tuple[int, Sequence[tuple[int, str, str]]]]
 """Base model -> how many replicas it has, and of those that answer their number, URL and key."""
 
 
-async def prepare_published(database: Database) -> None:
+async def prepare_published(database: PostgresDatabase) -> None:
     """Raises: ConfigurationError, DatabaseError."""
     await database.prepare_tables("served", _VERSION, _CREATE)
 
@@ -90,7 +90,7 @@ class Publisher:
 
     def __init__(
         self,
-        database: Database,
+        database: PostgresDatabase,
         lock: ControllerLock,
         url: str,
         *,
@@ -103,11 +103,11 @@ class Publisher:
         self._url = url
         self._lane, self._lock, self._secret = database.lane(), lock, sealing_secret(key)
         self._catalog, self._models, self._engines = catalog, models, engines
-        self._told: dict[str, dict[str, str]] | None = None
+        self._written: dict[str, dict[str, str]] | None = None
         self._sealed: dict[tuple[str, str], str] = {}
 
     async def run(self) -> None:
-        """Until cancelled, or until another server is the controller."""
+        """Publishes until cancelled, or until another server is the controller."""
         while True:
             try:
                 await self.publish()
@@ -127,7 +127,7 @@ class Publisher:
     async def publish(self) -> None:
         """Writes what differs from what was written last. Raises: LostControlError, DatabaseError."""
         now = {"served_bases": self._bases(), "aliases": self._aliases()}
-        before = self._told
+        before = self._written
         if now == before:
             return
 
@@ -138,9 +138,9 @@ class Publisher:
             await connection.execute("UPDATE controller SET url = $1", self._url)
             await connection.execute("SELECT pg_notify($1, '')", CHANNEL)
 
-        self._told = None  # what is there is not known until this is committed
+        self._written = None  # what is there is not known until this is committed
         await self._lane.commit(work)
-        self._told = now
+        self._written = now
 
     async def close(self) -> None:
         """Ends the connection."""

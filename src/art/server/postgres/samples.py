@@ -18,7 +18,7 @@ from typing import Any
 from art.errors import ARTError
 from art.server.ledger.face import FoundSamples, LedgerError, LedgerSize, OldSample, SampleLedger
 from art.server.ledger.schema import COLUMNS, REMOVE_IMAGES, SampleRecord, Statement, to_row
-from art.server.postgres.database import CommitLane, Connection, Database, DatabaseError, numbered
+from art.server.postgres.database import CommitLane, Connection, DatabaseError, PostgresDatabase, numbered
 from art.server.tenancy import Tenant
 
 _log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ SELECT coalesce(sum(pg_total_relation_size(relid)), 0)::bigint FROM pg_partition
 
 
 class _Waiting:
-    """What one writer hands over; it waits for `committed`, unless nobody does."""
+    """The records of one writer, who waits for `committed`, unless nobody does."""
 
     __slots__ = ("also", "committed", "records")
 
@@ -294,7 +294,7 @@ def _finish_batch(batch: Sequence[_Waiting], error: ARTError | None) -> None:
 class PostgresLedger(SampleLedger):
     """Samples in Postgres. `open` it; one event loop owns it."""
 
-    def __init__(self, database: Database, data_dir: Path) -> None:
+    def __init__(self, database: PostgresDatabase, data_dir: Path) -> None:
         self._database, self.data_dir = database, data_dir
         self.name, self.shared = database.address.shown, True
         self._removing = database.lane()
@@ -303,7 +303,7 @@ class PostgresLedger(SampleLedger):
         self._closed = False
 
     @classmethod
-    async def open(cls, database: Database, data_dir: Path) -> PostgresLedger:
+    async def open(cls, database: PostgresDatabase, data_dir: Path) -> PostgresLedger:
         """The ledger of a database, which stays open when the ledger is closed.
 
         Raises: ConfigurationError when another version of ART wrote it, DatabaseError.

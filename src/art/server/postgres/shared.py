@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, require_extra
 from art.process.running_server import url_on_this_machine
-from art.server.postgres.database import Database, parse_address
+from art.server.postgres.database import PostgresDatabase, parse_address
 from art.server.postgres.gateways import CONTROLLER_VERSION, CREATE_CONTROLLER, ControllerLock
 from art.server.postgres.jobs import PostgresJobStore
 from art.server.postgres.published import Publisher, prepare_published
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class SharedDatabase:
     """The database of a server that is the controller."""
 
-    database: Database
+    database: PostgresDatabase
     lock: ControllerLock
 
     async def publish(
@@ -83,7 +83,7 @@ def address_for_others(host: str, port: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def open_gateway_database(url: str | None) -> AsyncIterator[Database]:
+async def open_gateway_database(url: str | None) -> AsyncIterator[PostgresDatabase]:
     """The database of a gateway, whose tables a controller makes or has made.
 
     Raises: ConfigurationError, DatabaseError, MissingExtraError.
@@ -93,7 +93,7 @@ async def open_gateway_database(url: str | None) -> AsyncIterator[Database]:
             "role 'gateway' needs the database of its controller: set ART_DATABASE_URL, or `--database`"
         )
     require_extra("postgres", "a gateway")
-    database = await Database.open(parse_address(url))
+    database = await PostgresDatabase.open(parse_address(url))
     try:
         await database.prepare_tables("controller", CONTROLLER_VERSION, CREATE_CONTROLLER)
         await prepare_published(database)
@@ -111,7 +111,7 @@ async def open_shared(url: str | None, ended: asyncio.Future[None] | None) -> Sh
     if url is None:
         return None
     require_extra("postgres", "a database of Postgres")
-    database = await Database.open(parse_address(url))
+    database = await PostgresDatabase.open(parse_address(url))
 
     def tell_waiting(holder: str) -> None:
         _log.warning("server %s is the controller: this one waits, and takes over when that ends", holder)

@@ -45,7 +45,7 @@ MayCommit = Callable[[], Awaitable[None]]
 
 
 async def always_commits() -> None:
-    """What a server asks that is alone with its data folder."""
+    """Returns: a server that is alone with its data folder may commit."""
 
 
 async def ignore_progress(phase: str, *, done: int = 0, total: int = 0) -> None:
