@@ -6,7 +6,7 @@ A verb's module is imported when the verb is used, so that `art --help` answers 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -240,6 +240,26 @@ ClusterOptions = Annotated[
 TrustNetwork = Annotated[
     bool, typer.Option(help="Use a Ray cluster that asks for no token. Only on a network that is closed.")
 ]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="The Postgres that keeps samples and jobs: postgresql://USER@HOST/NAME, without a password."
+    ),
+]
+ServerRole = Annotated[
+    Literal["all", "gateway"],
+    typer.Option(
+        help="all: models, jobs, completions. gateway: completions, by the engines of another server."
+    ),
+]
+
+
+Origins = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="The origin of a web page that may send requests (https://example.org). May be repeated."
+    ),
+]
 
 
 @app.command()
@@ -266,20 +286,20 @@ def serve(
         bool, typer.Option(help="Start with a new ledger if the folder's is lost. Its samples are lost too.")
     ] = False,
     keep_samples_steps: KeepSamplesSteps = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The origin of a web page that may send requests (https://example.org). May be repeated."
-        ),
-    ] = None,
+    allow_origin: Origins = None,
     cluster: ClusterAddress = None,
     cluster_option: ClusterOptions = None,
     trust_network: TrustNetwork = False,
+    database: DatabaseUrl = None,
+    role: ServerRole = "all",
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
     All models of DATA_DIR are served, or those that --model names. The key is read from the environment
     variable ART_API_KEY. Without it the server generates one in DATA_DIR/server/key.
+
+    With --database, or its URL in ART_DATABASE_URL, a second server over the same DATA_DIR and database
+    waits and takes over when the first one ends. Its password is read from ART_DATABASE_URL or PGPASSWORD.
     """
     _require_extra("local", "art serve")
     from art.cli.serve import cluster_settings, serve_forever
@@ -298,6 +318,8 @@ def serve(
             base_models=base_model or [],
             models=model or [],
             cluster=cluster_settings(cluster, cluster_option or [], trust_network=trust_network),
+            database=database,
+            role=role,
         )
     )
 

@@ -226,6 +226,16 @@ class EngineWorkers:
 
         return unload
 
+    def addresses(self) -> list[tuple[int, str, str]]:
+        """Returns number, URL and key of ART's own workers that answer now; none while they sleep."""
+        running = [] if self.pool.asleep else self.pool.running_replicas
+        found = [(one.number, self._workers.get(one.number)) for one in running]
+        return [
+            (number, worker.url, worker.key)
+            for number, worker in found
+            if worker is not None and not hasattr(worker, "engine")
+        ]
+
     async def rest(self) -> None:
         """Frees memory for a trainer. New requests wait until `wake`, which must follow in any case."""
         if not self.pool.asleep:
@@ -467,6 +477,13 @@ class ServerWorkers:
     def counts(self) -> list[WorkerCounts]:
         """Each worker."""
         return [row for workers in self._by_base.values() for row in workers.counts()]
+
+    def running_engines(self) -> dict[str, tuple[int, list[tuple[int, str, str]]]]:
+        """Returns for each base model the number of its replicas, and the addresses of those that answer."""
+        return {
+            name: (len(workers.engine.replicas), workers.engines.addresses())
+            for name, workers in self._by_base.items()
+        }
 
     def requests_on_hold(self) -> dict[str, int]:
         """Requests of each base model that wait until an engine of it is up and awake."""
