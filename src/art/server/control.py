@@ -179,13 +179,7 @@ class Control:
             teachers=teachers or TeacherSettings(),
             in_use=self.in_use,
         )
-        self.jobs = TrainingJobs(
-            job_table or JobStore(self.layout.jobs_file),
-            run=runner.run,
-            trainer_of=lambda project, name: self.models.get(project, name).base_model,
-            worker_failed=runner.worker_failed,
-            settings=self.settings,
-        )
+        self.jobs = self._queue(runner, job_table or JobStore(self.layout.jobs_file))
         self.deletions = ModelDeletions(
             self.models,
             served_models=self._served,
@@ -199,6 +193,15 @@ class Control:
         self._serving: asyncio.Task[None] | None = None
         self.unserved: dict[str, str] = {}
         """Why each model or base that was to be served from the start is not, by its name."""
+
+    def _queue(self, runner: JobRunner, table: JobTable) -> TrainingJobs:
+        return TrainingJobs(
+            table,
+            run=runner.run,
+            trainer_of=lambda project, name: self.models.get(project, name).base_model,
+            worker_failed=runner.worker_failed,
+            settings=self.settings,
+        )
 
     async def start(self) -> None:
         """Resumes the jobs that an earlier server left unfinished, and serves what the settings name.

@@ -37,7 +37,7 @@ from art.server.counts import WorkerCounts
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
 from art.server.workers.health_board import ProbingBoard
-from art.server.workers.supervisor import Supervisor, WorkerOptions, shared_gpu, supervise
+from art.server.workers.supervisor import Supervisor, Watch, WorkerOptions, shared_gpu, supervise
 from art.server.workers.trainer_worker import TrainerWorker
 from art.wire.training import LoraSpec, ProbeReply, ProbeRequest
 
@@ -140,13 +140,6 @@ class EngineWorkers:
             "options": checked.model_dump(mode="json"),
             "device": options.device(number),
         }
-        watch = None
-        if self._board is not None:
-            watch = partial(
-                self._board.watch,
-                interval=self._settings.health_interval,
-                deadline=self._settings.health_deadline,
-            )
         return supervise(
             name,
             options.launch,
@@ -159,8 +152,15 @@ class EngineWorkers:
                 number, worker, options.connect(worker, deadlines, options.transfer)
             ),
             when_given_up=given_up,
-            watch=watch,
+            watch=self._board_watch(),
         )
+
+    def _board_watch(self) -> Watch[RunningWorker] | None:
+        """Returns how the board watches a worker; None without a board."""
+        if self._board is None:
+            return None
+        interval, deadline = self._settings.health_interval, self._settings.health_deadline
+        return partial(self._board.watch, interval=interval, deadline=deadline)
 
     async def start(self) -> None:
         """Start those that do not run. Raises WorkerError, DeadlineError, ConfigurationError."""
