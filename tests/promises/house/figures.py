@@ -22,7 +22,7 @@ MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 27, 400, 39, 7
 """The agreed figures; circles and knots: none. CONTRIBUTING.md says the same."""
 
 LATER_ROOMS = {
-    "cluster": 18,
+    "cluster": 19,
     "engine/replicas": 3,
     "ui": 16,
     "tracking/sinks": 8,
