@@ -9,6 +9,7 @@ Restarts are the supervisors' alone. Ray restarts nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -67,15 +68,16 @@ class ClusterLauncher:
         launcher = cls(settings, await asyncio.to_thread(_server_id, folder))
         link = await PlacerLink.start(settings, logs / "placer.log", launcher._on_nodes)
         launcher._link = link
-        try:
+        async with contextlib.AsyncExitStack() as opened:
+            opened.push_async_callback(link.close)
             launcher._shelf = Shelf(folder / "shelf", int(settings.shelf_gb * _GB))
+            opened.push_async_callback(launcher._shelf.close)
             host = settings.host or link.ready.node
             launcher._shelf_server = await ShelfServer.start(launcher._shelf, host, takes_orders=False)
+            opened.push_async_callback(launcher._shelf_server.stop)
             launcher._fan_out = FanOut(launcher._shelf_server.address.source)
             left = await link.sweep(launcher._actor(""), _SWEEP_S)
-        except BaseException:
-            await link.close()
-            raise
+            opened.pop_all()  # `close` does the same, when all has succeeded
         launcher._record = ClusterRecord(folder, launcher.health)
         if left:
             _log.warning("workers of an earlier server were ended: %s", ", ".join(left))
