@@ -37,7 +37,7 @@ from art.server.counts import WorkerCounts
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
 from art.server.workers.health_board import ProbingBoard
-from art.server.workers.supervisor import Supervisor, WorkerOptions, shared_gpu, supervise
+from art.server.workers.supervisor import Supervisor, Watch, WorkerOptions, shared_gpu, supervise
 from art.server.workers.trainer_worker import TrainerWorker
 from art.wire.training import LoraSpec, ProbeReply, ProbeRequest
 
@@ -139,13 +139,6 @@ class EngineWorkers:
             "options": checked.model_dump(mode="json"),
             "device": options.device(number),
         }
-        watch = None
-        if self._board is not None:
-            watch = partial(
-                self._board.watch,
-                interval=self._settings.health_interval,
-                deadline=self._settings.health_deadline,
-            )
         return supervise(
             name,
             options.launch,
@@ -155,7 +148,16 @@ class EngineWorkers:
             settings=self._settings,
             when_up=lambda worker: self._join_pool(number, worker, options.connect(worker, deadlines)),
             when_given_up=given_up,
-            watch=watch,
+            watch=self._health_watch(),
+        )
+
+    def _health_watch(self) -> Watch[RunningWorker] | None:
+        """Returns what watches the workers on the board; None where their supervisors ask them."""
+        if self._board is None:
+            return None
+        settings = self._settings
+        return partial(
+            self._board.watch, interval=settings.health_interval, deadline=settings.health_deadline
         )
 
     async def start(self) -> None:
