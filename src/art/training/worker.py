@@ -87,7 +87,14 @@ def _serve(
     from art.training.trainer_app import make_app
 
     app = make_app(trainer, thread, config)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+    served = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=60,  # longer than a client keeps an idle connection: no call meets one that closes
+    )
+    server = uvicorn.Server(served)
     _write_line({"ready": True, "port": listener.getsockname()[1]})  # the socket listens already
     server.run(sockets=[listener])
 
