@@ -90,6 +90,8 @@ class Policy:
         self.kernel = choose_kernel(attention, self.device, self.dtype)
         self.head = LogitHead(causal_lm)
         self.layers = decoder_layers(causal_lm)
+        self.sharded = False
+        """Whether ranks keep parts of the base, so that all must forward equally often."""
         self.checkpoint_activations = False
         """Whether forward passes with a gradient keep the layers' inputs only, and compute layers twice."""
         self.logit_rows: int | None = None
@@ -105,6 +107,13 @@ class Policy:
         """Why this model is trained in plain rows; None: in trees."""
         if self.rows_because is not None:
             LOG.warning("%s is trained in plain rows, which share nothing: %s", name, self.rows_because)
+
+    @property
+    def pair_cost(self) -> float:
+        """Returns what a pair of a query and a key costs beside a token's pass through the matrices: 4 hidden
+        numbers a layer to about 24 hidden^2.
+        """
+        return 1 / (6 * float(self.causal_lm.config.get_text_config().hidden_size))
 
     def pack(
         self, tree: TokenTree, entries: LossEntries, budget: int, *, whole_sequences: bool = False
