@@ -24,14 +24,22 @@ MODEL = {"project": "games", "name": "player"}
 class ServerProcess:
     """`python -m art.server` over one data folder; it can be started again after it ended."""
 
-    def __init__(self, data_dir: Path, base: Path, *, replicas: int = 1, **control: float | str) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        base: Path,
+        *,
+        replicas: int = 1,
+        trainer: dict[str, Any] | None = None,
+        **control: float | str,
+    ) -> None:
         self.data_dir = data_dir
         self.base = base
         self._settings = {
             "key": KEY,
             "data_dir": str(data_dir),
             "engine": {"options": {"threads": 1}, "replicas": replicas},
-            "trainer": {"options": {"threads": 1}},
+            "trainer": {"options": {"threads": 1}, **(trainer or {})},
             "control": {"health_interval": 0.2, "restart_wait": 0.05, "heartbeat": 0.2, **control},
         }
         self.process: subprocess.Popen[str] | None = None

@@ -38,6 +38,7 @@ from art.server.ledger.stitching import Stitcher
 from art.server.routes.control_routes import control_routes
 from art.server.settings import ServerSettings, resolve_key, resolve_teacher
 from art.server.tenants import TENANTS_FILE, TenantKeys
+from art.server.workers.gang import TrainerRanks
 from art.server.workers.supervisor import WorkerOptions
 
 
@@ -178,6 +179,11 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
                 replicas=settings.engine.replicas,
                 devices=settings.engine.devices,
                 trainer_options=settings.trainer.options,
+                ranks=TrainerRanks(
+                    ranks=settings.trainer.ranks,
+                    nodes=settings.trainer.nodes,
+                    sharding=settings.trainer.sharding,
+                ),
             ),
             settings=settings.control,
             teachers=resolve_teacher(settings),

@@ -12,12 +12,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.distributed import Store
+
 from art.batch.batch_types import LossEntries, TokenTree
 from art.batch.encode import decode_batch, encode_arrays
 from art.errors import ARTError, WorkerError
+from art.training.ranks.group import RankGroup, join_ranks, open_store
 from art.training.tally import Progress
 from art.training.trainer import Trainer
-from art.wire.training import LoraSpec, ProbeReply, ProbeRequest, TrainRequest
+from art.wire.training import LoraSpec, ProbeReply, ProbeRequest, RankSpec, TrainRequest
 
 LOG = logging.getLogger(__name__)
 
@@ -81,7 +85,37 @@ def compare(trainer: Trainer, name: str) -> None:
         mine = trainer.digest(name)
     told = trainer.ranks.gather(mine)
     if apart := [rank for rank, one in enumerate(told) if one != told[0]]:
-        raise WorkerError(f"ranks {apart} hold other weights or moments of {name!r} than rank 0")
+        raise trainer.ranks.end(
+            WorkerError(f"ranks {apart} hold other weights or moments of {name!r} than rank 0")
+        )
+
+
+def meet(host: str, gang: RankSpec) -> tuple[Store, int]:
+    """The ranks' meeting place and its port: opened by the leader, found by the others.
+
+    Raises WorkerDiedError when there is no leader.
+    """
+    if gang.rendezvous is None:
+        store = open_store(host, deadline=gang.deadline, leader=True)
+    else:
+        address, _, port = gang.rendezvous.rpartition(":")
+        store = open_store(address.strip("[]"), int(port), deadline=gang.deadline, leader=False)
+    return store, store.port
+
+
+def join(
+    store: Store, gang: RankSpec, *, host: str, device: str, when_lost: Callable[[WorkerError], None]
+) -> RankGroup:
+    """See `join_ranks`."""
+    return join_ranks(
+        store,
+        gang.rank,
+        gang.world,
+        host=host,
+        device=torch.device(device),
+        deadline=gang.deadline,
+        when_lost=when_lost,
+    )
 
 
 def follow(trainer: Trainer) -> None:

@@ -272,7 +272,7 @@ class Trainer:
         return metrics
 
     def _agreed(self, plan: MemoryPlan) -> MemoryPlan:
-        """The plan of the rank with the least memory: all cut the batch alike, and compute layers as often."""
+        """The plan of the rank with the least memory: all cut the batch alike, and recompute layers alike."""
         if self.ranks.world == 1:
             return plan
         told = self.ranks.gather([plan.token_budget, plan.way.checkpointing])

@@ -24,7 +24,7 @@ def answer(case: dict[str, Any], ranks: RankGroup) -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     rank, world, port, deadline = (int(word) for word in sys.argv[1:5])
-    store = open_store("127.0.0.1", port, deadline=60, leader=rank == 0)
+    store = open_store("127.0.0.1", port, deadline=60.0, leader=rank == 0)
     print(json.dumps({"port": store.port}), flush=True)
     ranks = join_ranks(store, rank, world, host="127.0.0.1", device=torch.device("cpu"), deadline=deadline)
     print(json.dumps({"joined": world}), flush=True)

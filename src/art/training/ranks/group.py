@@ -8,7 +8,8 @@ are started again together.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import socket
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -40,6 +41,8 @@ class Links:
     idle: dist.ProcessGroup
     deadline: float
     """Seconds of one collective."""
+    when_lost: Callable[[WorkerError], None]
+    """Told when the group is at its end."""
 
 
 class RankGroup:
@@ -114,6 +117,12 @@ class RankGroup:
         said = room.numpy().tobytes()
         return json.loads(said[:head]), said[head:]
 
+    def end(self, error: WorkerError) -> WorkerError:
+        """Returns the error, for which the ranks are to be started again."""
+        if self._links is not None:
+            self._links.when_lost(error)
+        return error
+
     def missing(self) -> list[int]:
         """The ranks that have not come as far as this one. The leader keeps the list: without an answer it is
         the leader.
@@ -144,10 +153,12 @@ class RankGroup:
         behind = ", ".join(str(rank) for rank in self.missing())
         who = f"rank {behind} did not come" if behind else "the connection to another rank broke"
         first = (str(error).strip().splitlines() or [""])[0]
-        return WorkerDiedError(
+        lost = WorkerDiedError(
             f"rank {self.rank} of {self.world} could not go on: {who} to collective {self._collectives} "
             f"within {self._links.deadline:g} s ({first[:200]})"
         )
+        self._links.when_lost(lost)
+        return lost
 
 
 class _Collective:
@@ -231,24 +242,44 @@ def _as_bytes(data: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)[: len(data)]
 
 
-def open_store(host: str, port: int, *, deadline: float, leader: bool) -> dist.TCPStore:
-    """The place where ranks meet. The leader opens it, port 0 for any free one, and waits for nobody.
+def open_store(host: str, port: int = 0, *, deadline: float, leader: bool) -> dist.TCPStore:
+    """The place where ranks meet. The leader opens it, at any free port, and waits for nobody; whoever
+    reaches it can disturb the ranks, so it listens on this address alone.
 
     Raises WorkerDiedError when a follower finds no leader there.
     """
+    patience = timedelta(seconds=deadline)
     try:
+        if not leader:
+            return dist.TCPStore(host, port, is_master=False, timeout=patience)
+        # torch itself would listen on every address of the machine.
+        listener = socket.create_server(
+            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=256
+        )
         return dist.TCPStore(
-            host, port, is_master=leader, wait_for_workers=False, timeout=timedelta(seconds=deadline)
+            host,
+            listener.getsockname()[1],
+            is_master=True,
+            wait_for_workers=False,
+            timeout=patience,
+            master_listen_fd=listener.detach(),
         )
     except RuntimeError as error:
         raise WorkerDiedError(f"the ranks' meeting place at {host}:{port} cannot be used: {error}") from error
 
 
 def join_ranks(
-    store: dist.Store, rank: int, world: int, *, host: str, device: torch.device, deadline: float
+    store: dist.Store,
+    rank: int,
+    world: int,
+    *,
+    host: str,
+    device: torch.device,
+    deadline: float,
+    when_lost: Callable[[WorkerError], None] = lambda error: None,
 ) -> RankGroup:
     """Waits for all ranks and connects them. host: this rank's address, which the others reach. deadline:
-    seconds, of this and of each collective.
+    seconds, of this and of each collective. when_lost: told when a collective failed.
 
     Raises WorkerDiedError when a rank does not come.
     """
@@ -267,7 +298,9 @@ def join_ranks(
         idle = dist.new_group(backend="gloo", timeout=IDLE, pg_options=_gloo(host, IDLE))
     except RuntimeError as error:
         raise WorkerDiedError(f"rank {rank} of {world} did not find the others: {error}") from error
-    links = Links(store=store, tensors=tensors, words=words, idle=idle, deadline=deadline)
+    links = Links(
+        store=store, tensors=tensors, words=words, idle=idle, deadline=deadline, when_lost=when_lost
+    )
     return RankGroup(rank, world, links)
 
 
