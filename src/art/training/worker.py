@@ -131,6 +131,7 @@ def _load(config: TrainerConfig, ranks: RankGroup | None = None) -> Trainer:
         attention=config.attention,
         accelerator=config.accelerator,
         bits=config.bits,
+        sharing=ranks if config.gang is not None and config.gang.sharding == "fsdp" else None,
     )
     threads = cpu_threads(config.threads, policy.causal_lm.num_parameters())
     if threads is not None:

@@ -7,19 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny_policies import MODEL, games, policy, randomize
+from tiny_policies import MODEL, causal_lm, games, policy, qwen3, randomize
 
 from art.batch.algorithms import resolve
 from art.batch.batch_types import Batch
-from art.training.policy import Policy
+from art.training.attention.interface import NAME
+from art.training.policy import Policy, fingerprint
 from art.training.ranks.group import RankGroup
+from art.training.ranks.sharded import shard_base
 from art.training.trainer import Trainer
 from art.wire.algorithm import Algorithm
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
 
 
-def make_policy() -> Policy:
-    return policy(dtype=torch.float64)
+def make_policy(sharing: RankGroup | None = None) -> Policy:
+    if sharing is None:
+        return policy(dtype=torch.float64)
+    model = causal_lm(qwen3(), NAME, torch.float64)
+    known_as = fingerprint(model)
+    shard_base(model, sharing, "cpu")
+    return Policy(model, name="tiny", block=8, long=6, known_as=known_as)
 
 
 def algorithm_of(case: dict[str, Any]) -> Algorithm:

@@ -17,8 +17,7 @@ from art.training.ranks.group import RankGroup, join_ranks, open_store
 
 
 def answer(case: dict[str, Any], ranks: RankGroup) -> dict[str, Any]:
-    learned = Learned(case, ranks, make_policy())
-    return learned.outcome()
+    return Learned(case, ranks, make_policy(ranks if case.get("sharded") else None)).outcome()
 
 
 def main() -> None:

@@ -37,3 +37,12 @@ def assert_equal(case: dict[str, Any], told: list[dict[str, Any]]) -> None:
 def test_every_algorithm(name: str, world: int, gang_of: Callable[[int], Any]) -> None:
     case = {"algorithm": name, "seed": world, "games": {"at_least": 0.1} if name == "maxrl" else {}}
     assert_equal(case, gang_of(world).run(case))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("name", list(TABLE))
+def test_every_algorithm_with_a_base_in_shards(name: str, world: int, gang_of: Callable[[int], Any]) -> None:
+    """The base is cut before anything is attached; the adapters are whole and equal."""
+    positive = {"at_least": 0.1} if name == "maxrl" else {}
+    case = {"algorithm": name, "seed": world, "games": positive, "sharded": True}
+    assert_equal(case, gang_of(world).run(case))

@@ -57,6 +57,12 @@ class RankGroup:
     def is_leader(self) -> bool:
         return self.rank == 0
 
+    @property
+    def tensors(self) -> dist.ProcessGroup:
+        """The group that numbers on the device are exchanged in."""
+        assert self._links is not None, "one rank exchanges nothing"
+        return self._links.tensors
+
     def together(self) -> AbstractContextManager[object]:
         """A block that succeeds on all ranks, or raises the same error on all. Within it, ranks exchange
         nothing.
