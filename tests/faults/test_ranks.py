@@ -48,8 +48,8 @@ def prompts(server: ServerProcess, step: int) -> dict[str, object]:
 
 
 def test_ranks_killed_at_random_moments_change_nothing(tmp_path: Path, base: Path) -> None:
-    """Each step is submitted while one of the ranks is killed, at a moment that differs from step to step. The
-    adapter and its moments are those of a run in which nobody died, bit for bit.
+    """Each step is submitted while one of the ranks is killed, at a moment that differs from step to step.
+    The adapter and its moments are those of a run in which nobody died, bit for bit.
     """
     chance = random.Random(5)
     found = {}

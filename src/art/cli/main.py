@@ -244,6 +244,15 @@ def serve(
             min=1, max=64, help="The number of engine processes per base model, behind one address."
         ),
     ] = 1,
+    trainer_ranks: Annotated[
+        int, typer.Option(min=1, help="The number of processes that train together, a GPU each.")
+    ] = 1,
+    trainer_nodes: Annotated[
+        int, typer.Option(min=1, help="The number of machines for them. More than one needs a cluster.")
+    ] = 1,
+    trainer_sharding: Annotated[
+        str, typer.Option(help="fsdp: each rank keeps a part of the base model. none: all of it.")
+    ] = "none",
     base_model: BaseModels = None,
     model: TrainedModels = None,
     new_ledger: Annotated[
@@ -273,6 +282,7 @@ def serve(
             engine=engine,
             engine_options=engine_option or [],
             replicas=replicas,
+            trainer={"ranks": trainer_ranks, "nodes": trainer_nodes, "sharding": trainer_sharding},
             new_ledger=new_ledger,
             keep_samples_steps=keep_samples_steps,
             allow_origins=allow_origin or [],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +26,18 @@ def serve_forever(
     engine: str = "builtin",
     engine_options: Sequence[str] = (),
     replicas: int = 1,
+    trainer: Mapping[str, Any] | None = None,
     allow_origins: Sequence[str] = (),
     **control: Any,
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
 
-    engine_options: `NAME=VALUE` words. control: of `ControlSettings`.
+    engine_options: `NAME=VALUE` words. trainer: of `TrainerSettings`. control: of `ControlSettings`.
     """
     from pydantic import ValidationError
 
     from art.server.process import run
-    from art.server.settings import ControlSettings, ServerSettings, key_source
+    from art.server.settings import ControlSettings, ServerSettings, TrainerSettings, key_source
     from art.wire.records import flaws_without_values
 
     _log_to_stderr()
@@ -47,6 +48,7 @@ def serve_forever(
             data_dir=data_dir,
             allow_origins=list(allow_origins),
             engine=_engine_settings(engine, engine_options, replicas),
+            trainer=TrainerSettings(**(trainer or {})),
             control=ControlSettings(serve_registered=True, **control),
         )
     except ValidationError as error:

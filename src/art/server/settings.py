@@ -152,6 +152,12 @@ class TrainerSettings(Strict):
                 f"trainer.ranks {self.ranks} cannot be spread evenly over trainer.nodes {self.nodes}: give a "
                 "multiple of nodes"
             )
+        device = str(self.options.get("device", ""))
+        if self.ranks > 1 and device.startswith("cuda:"):
+            raise ValueError(
+                f"trainer.options.device {device!r} is one GPU for trainer.ranks {self.ranks}: give 'cuda', "
+                "and each rank takes its own"
+            )
         if self.sharding != "none" and self.ranks == 1:
             raise ValueError(
                 f"trainer.sharding {self.sharding!r} divides the base model among ranks, and trainer.ranks "

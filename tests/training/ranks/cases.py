@@ -14,7 +14,7 @@ from art.batch.batch_types import Batch
 from art.training.attention.interface import NAME
 from art.training.policy import Policy, fingerprint
 from art.training.ranks.group import RankGroup
-from art.training.ranks.sharded import shard_base
+from art.training.ranks.sharded import own_part, shard_base
 from art.training.trainer import Trainer
 from art.wire.algorithm import Algorithm
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
@@ -89,6 +89,9 @@ class Learned:
         recorded = self.trainer._open[MODEL].recorded
         if recorded is not None:
             columns = {name: value.astype("float64").tolist() for name, value in recorded[1].items()}
+        folder = self.case.get("save")
+        if folder is not None and self.trainer.ranks.is_leader:
+            self.trainer.save(MODEL, Path(folder))
         state = self.trainer._open[MODEL].optimizer.state
         return {
             "weights": self.weights().tolist(),
@@ -97,5 +100,6 @@ class Learned:
                 repr([sorted(one.items()) for one in state.values()]).encode()
             ).hexdigest(),
             "metrics": metrics,
+            "kept": sum(own_part(one).numel() for one in self.trainer.policy.causal_lm.parameters()),
             "columns": columns,
         }
