@@ -210,6 +210,15 @@ BaseModels = Annotated[
     list[str] | None,
     typer.Option(help="Serve this base model under its own name at once. May be repeated."),
 ]
+TrainerRanks = Annotated[
+    int, typer.Option(min=1, help="The number of processes that train together, a GPU each.")
+]
+TrainerNodes = Annotated[
+    int, typer.Option(min=1, help="The number of machines for them. More than one needs a cluster.")
+]
+TrainerSharding = Annotated[
+    str, typer.Option(help="fsdp: each rank keeps a part of the base model. none: all of it.")
+]
 KeepSamplesSteps = Annotated[
     int | None,
     typer.Option(
@@ -244,15 +253,9 @@ def serve(
             min=1, max=64, help="The number of engine processes per base model, behind one address."
         ),
     ] = 1,
-    trainer_ranks: Annotated[
-        int, typer.Option(min=1, help="The number of processes that train together, a GPU each.")
-    ] = 1,
-    trainer_nodes: Annotated[
-        int, typer.Option(min=1, help="The number of machines for them. More than one needs a cluster.")
-    ] = 1,
-    trainer_sharding: Annotated[
-        str, typer.Option(help="fsdp: each rank keeps a part of the base model. none: all of it.")
-    ] = "none",
+    trainer_ranks: TrainerRanks = 1,
+    trainer_nodes: TrainerNodes = 1,
+    trainer_sharding: TrainerSharding = "none",
     base_model: BaseModels = None,
     model: TrainedModels = None,
     new_ledger: Annotated[

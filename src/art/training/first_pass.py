@@ -94,7 +94,7 @@ def score_entries(
     """
     logprobs_E = torch.zeros_like(columns.sampled_E)
     values_E = None if critic is None else torch.zeros_like(columns.sampled_E)
-    with ranks.together():
+    with ranks.agree():
         for number, micro in share.micro_batches:
             if draws is not None:
                 draws.seed(number)

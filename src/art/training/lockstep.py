@@ -37,7 +37,7 @@ class LeadingTrainer(Trainer):
             seed=seed,
             checkpoint=None if checkpoint is None else str(checkpoint),
         )
-        with self.ranks.together():
+        with self.ranks.agree():
             return super().open(name, lora, seed=seed, checkpoint=checkpoint)
 
     def train(
@@ -49,12 +49,12 @@ class LeadingTrainer(Trainer):
     ) -> dict[str, float]:
         self.check(tree, request, entries)
         self.ranks.announce({"call": "train"}, encode_arrays(tree, entries, request))
-        with self.ranks.together():
+        with self.ranks.agree():
             return super().train(tree, entries, request, progress)
 
     def score(self, name: str, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         self._announce("score", model=name, rows=[list(row) for row in rows])
-        with self.ranks.together():
+        with self.ranks.agree():
             return super().score(name, rows)
 
     def probe(
@@ -62,7 +62,7 @@ class LeadingTrainer(Trainer):
     ) -> ProbeReply:
         asked = ProbeRequest(lora=lora, path=str(path), rows=[list(row) for row in rows], seed=seed)
         self._announce("probe", asked=asked.model_dump(mode="json"))
-        with self.ranks.together():
+        with self.ranks.agree():
             return super().probe(lora, path, rows, seed=seed)
 
     def save(self, name: str, path: Path) -> list[str]:
@@ -72,7 +72,7 @@ class LeadingTrainer(Trainer):
 
     def close(self, name: str) -> None:
         self._announce("close", model=name)
-        with self.ranks.together():
+        with self.ranks.agree():
             super().close(name)
 
     def _announce(self, call: str, **arguments: Any) -> None:
@@ -81,7 +81,7 @@ class LeadingTrainer(Trainer):
 
 def compare(trainer: Trainer, name: str) -> None:
     """Raises WorkerError, on all ranks, unless they hold the same weights, moments and random state."""
-    with trainer.ranks.together():
+    with trainer.ranks.agree():
         mine = trainer.digest(name)
     told = trainer.ranks.gather(mine)
     if apart := [rank for rank, one in enumerate(told) if one != told[0]]:
@@ -132,7 +132,7 @@ def follow(trainer: Trainer) -> None:
             if command["call"] == "compare":
                 compare(trainer, command["model"])
                 continue
-            with trainer.ranks.together():
+            with trainer.ranks.agree():
                 if command["call"] == "train":
                     trainer.train(*decode_batch(body))
                 else:

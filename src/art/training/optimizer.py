@@ -119,7 +119,7 @@ def set_rng(rng: Rng) -> None:
 
 
 class DropoutDraws:
-    """What dropout draws in the updates of one step: for each micro-batch from the step's random state and
+    """The draws of dropout in the updates of one step: for each micro-batch from the step's random state and
     the micro-batch's number, so that it is the same on whichever rank. Where nothing drops out,
     nothing is drawn.
 

@@ -86,10 +86,10 @@ def train_step(
         for attempt in step.attempts():
             with attempt as budget:
                 share = step.begin_update(rows_E, tally, budget)
-                with step.ranks.together():
+                with step.ranks.agree():
                     step.accumulate(share, tally)
         step.add_up(tally)
-        with step.ranks.together():
+        with step.ranks.agree():
             tally.updated(step.update(learning_rate, tally))
     record.complete(step.ranks)
     return {**tally.metrics(learning_rate), **found}, record.arrays(step.columns.advantage_E)
@@ -143,7 +143,7 @@ class _Step:
         columns = self.columns = make_columns(self.entries, dtype=policy.dtype, device=policy.device)
         if needs_reference(algorithm):
             with ExitStack() as stack:
-                with self.ranks.together():
+                with self.ranks.agree():
                     stack.enter_context(reference_context(self.learner.references, self.request.reference))
                 scores = self._first_pass()
             if algorithm.teacher is not None:
@@ -168,7 +168,7 @@ class _Step:
         if self.learner.critic is not None:
             self.learner.critic.zero_grad()
         self.normalizer = normalizer_of(self.entries, rows_E, self.request.normalizer, self.algorithm)
-        with self.ranks.together():
+        with self.ranks.agree():
             share, self.slopes_E = self.dealer.deal(self._pack(rows_E, budget)), None
         self.draws.begin()
         tally.start(share)
@@ -187,7 +187,7 @@ class _Step:
         self.draws.end()
 
     def add_up(self, tally: Tally) -> None:
-        """Everything of this update that ranks have apart: its totals and its gradients."""
+        """Adds up what ranks have apart of this update: its totals and its gradients."""
         tally.add_up(self.ranks)
         groups = self.learner.optimizer.param_groups
         sum_gradients(self.ranks, (one for group in groups for one in group["params"]))
@@ -284,7 +284,7 @@ class _Step:
     def _first_pass(self, critic: Critic | None = None) -> FirstScores:
         for attempt in self.attempts():
             with attempt as budget:
-                with self.ranks.together():
+                with self.ranks.agree():
                     share = self.dealer.deal(self._pack(np.arange(len(self.entries)), budget))
                 first = score_entries(
                     self.learner.policy, share, self.drawn, self.columns, critic, ranks=self.ranks

@@ -169,7 +169,7 @@ class Tally:
         """Counts what other ranks did in this update."""
         if ranks.world > 1:
             told = ranks.gather(self._totals.since(self._before))
-            self._totals = self._before.plus(told)
+            self._totals = self._before.add(told)
 
     def updated(self, grad_norm: float | None) -> None:
         """The update was made with a gradient of this norm; None: it was not, there was nothing to make."""
@@ -276,10 +276,10 @@ class _Totals:
         shares = {name: value - before.shares[name] for name, value in self.shares.items()}
         return {**counted, "ratio_max": self.ratio_max, "shares": shares}
 
-    def plus(self, told: Sequence[Mapping[str, Any]]) -> _Totals:
-        """Returns these totals with what ranks told, added in the order of ranks."""
+    def add(self, counts: Sequence[Mapping[str, Any]]) -> _Totals:
+        """Returns these totals with what ranks counted, added in the order of ranks."""
         total = copy.deepcopy(self)
-        for one in told:
+        for one in counts:
             for name in SUMMED:
                 setattr(total, name, getattr(total, name) + one[name])
             for name, value in one["shares"].items():

@@ -234,7 +234,7 @@ class Trainer:
         self.check(tree, request, entries)
         model = self._model(request.model)
         model.recorded = None
-        with self.ranks.together():
+        with self.ranks.agree():
             self._weights.activate(model.adapter, dropout=True)
             plan = self._planner.plan(
                 model.parameters.values(), longest=int(tree.depth_T.max()) + 1, stepped=model.step > 0

@@ -28,7 +28,7 @@ from art.errors import CheckpointError, ConfigurationError
 from art.training.checkpoint import check_same
 from art.training.lora import LoraAdapters
 from art.training.policy import Policy
-from art.training.ranks.sharded import whole
+from art.training.ranks.sharded import gather_whole
 from art.wire.training import LoraSpec, ProbeReply
 
 
@@ -363,5 +363,5 @@ def _fill(causal_lm: torch.nn.Module, seed: int) -> None:
         drawn = torch.randn(up.shape, generator=generator)
         # The expected norm of a product with independent rows: ||B A|| = sd(B) sqrt(out) ||A||.
         norm = float(down.float().norm()) * up.shape[0] ** 0.5 * module.scaling[_NAME]
-        size = STRENGTH * float(whole(unpacked_weight(module.get_base_layer())).norm()) / norm
+        size = STRENGTH * float(gather_whole(unpacked_weight(module.get_base_layer())).norm()) / norm
         up.copy_(drawn * size)

@@ -50,14 +50,10 @@ async def start(spec: WorkerSpec, ranks: int = 3, nodes: int = 1, launch: Any = 
 async def test_ranks_start_answer_and_end_as_one(spec: Specs, tmp_path: Path) -> None:
     gang = await start(spec())
     told = await gang.probe()
-    assert told["ranks"] == 3 and told["pid"] == gang.members[0].pid
+    assert told["ranks"] == 3 and len(told["devices"]) == 3 and told["pid"] == gang.members[0].pid
     assert (gang.url, gang.key) == (gang.members[0].url, gang.members[0].key)
     assert len({member.key for member in gang.members}) == 3
-    assert {path.name for path in tmp_path.glob("*.log")} == {
-        "trainer-echo.log",
-        "trainer-echo-rank1.log",
-        "trainer-echo-rank2.log",
-    }
+    assert set(os.listdir(tmp_path)) >= {f"trainer-echo{rank}.log" for rank in ("", "-rank1", "-rank2")}
     await gang.dump_stacks()
     assert "Thread" in (tmp_path / "trainer-echo-rank2.log").read_text()
     await gang.stop()

@@ -88,7 +88,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "parts": {"kl": {"estimator": "k1", "coefficient": 0.05, "place": "reward"}},
     },
     "context samples": {"algorithm": "dapo", "games": {"untrained": 0.6, "groups": 5}},
-    "ranks without work": {"algorithm": "grpo", "games": {"groups": 1, "size": 2, "turns": 1}, "budget": 500},
+    "ranks without work": {
+        "algorithm": "grpo",
+        "games": {"groups": 1, "size": 2, "turns": 1, "untrained": 0.0},
+        "budget": 500,
+    },
     "all weights": {"algorithm": "grpo", "full": True},
 }
 

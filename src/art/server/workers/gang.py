@@ -26,7 +26,7 @@ LOST_RANKS = "code 75"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerRanks:
-    """How many processes train together, on how many machines, and whether they divide the base model."""
+    """The number of processes that train together, and of their machines; how they divide the base model."""
 
     ranks: int = 1
     nodes: int = 1
@@ -148,16 +148,17 @@ class Gang:
         return WorkerDiedError(f"rank {first} of {len(self.members)}: {deaths[first]}")
 
     async def probe(self) -> Mapping[str, Any]:
-        """Returns the leader's health. Raises WorkerDiedError, WorkerStalledError, naming the rank."""
+        """Returns the leader's health, and all ranks' devices. Raises WorkerDiedError, WorkerStalledError,
+        naming the rank.
+        """
         told = await asyncio.gather(*(one.probe() for one in self.members), return_exceptions=True)
         for rank, one in enumerate(told):
             if isinstance(one, WorkerStalledError | WorkerDiedError):
                 raise type(one)(f"rank {rank} of {len(self.members)}: {one}")
             if isinstance(one, BaseException):
                 raise one
-        leader = told[0]
-        assert not isinstance(leader, BaseException)
-        return {**leader, "ranks": len(self.members)}
+        healths = [one for one in told if not isinstance(one, BaseException)]
+        return {**healths[0], "ranks": len(healths), "devices": [one.get("device") for one in healths]}
 
     async def dump_stacks(self) -> None:
         """Writes the stacks of all ranks to their logs."""

@@ -18,8 +18,8 @@ from art.training.packing.runs import MicroBatch, Packing
 
 GOOD = 0.98
 """A plan is taken at once when the ranks' work is used to such a share."""
-PARTS = (1, 2, 3, 4, 6)
-"""Micro-batches of a rank that are tried."""
+MORE = (0, 1, 2, 3, 5)
+"""Micro-batches of a rank that are tried, beyond the fewest that hold its part."""
 ROOM = 1.02
 """Over an even part: paths are forwarded again, and the last places stay empty."""
 
@@ -72,8 +72,9 @@ class Dealer:
             return best
         worst = self._makespan(best)
         even = (best.lower_bound + self._pair_cost * best.pairs_needed) / self._world
-        for parts in PARTS:
-            room = math.ceil(best.lower_bound / (self._world * parts) * ROOM)
+        fewest = max(1, math.ceil(ROOM * best.lower_bound / (self._world * budget)))
+        for more in MORE:
+            room = math.ceil(ROOM * best.lower_bound / (self._world * (fewest + more)))
             if even >= GOOD * worst:
                 break
             if room >= budget:

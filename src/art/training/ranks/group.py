@@ -63,7 +63,7 @@ class RankGroup:
         assert self._links is not None, "one rank exchanges nothing"
         return self._links.tensors
 
-    def together(self) -> AbstractContextManager[object]:
+    def agree(self) -> AbstractContextManager[object]:
         """A block that succeeds on all ranks, or raises the same error on all. Within it, ranks exchange
         nothing.
 
@@ -82,11 +82,11 @@ class RankGroup:
                 with self._collective():
                     dist.all_reduce(tensor, group=self._links.tensors)
 
-    def gather(self, told: Any) -> list[Any]:
-        """Returns what each rank told, in their order. `told` can be written as JSON."""
+    def gather(self, word: Any) -> list[Any]:
+        """Returns what each rank says, in their order. `word` can be written as JSON."""
         if self._links is None:
-            return [told]
-        mine, words = _as_bytes(json.dumps(told).encode()), self._links.words
+            return [word]
+        mine, words = _as_bytes(json.dumps(word).encode()), self._links.words
         sizes = [torch.zeros(1, dtype=torch.long) for _ in range(self.world)]
         with self._collective():
             dist.all_gather(sizes, torch.tensor([len(mine)]), group=words)
@@ -154,7 +154,7 @@ class RankGroup:
         self._collectives += 1
         self._links.store.set(_arrivals(self.rank), str(self._collectives))
 
-    def _lost(self, error: RuntimeError) -> WorkerDiedError:
+    def _fail(self, error: RuntimeError) -> WorkerDiedError:
         assert self._links is not None
         behind = ", ".join(str(rank) for rank in self.missing())
         who = f"rank {behind} did not come" if behind else "the connection to another rank broke"
@@ -177,17 +177,17 @@ class _Collective:
         try:
             self._group._arrive()
         except RuntimeError as error:
-            raise self._group._lost(error) from error
+            raise self._group._fail(error) from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, RuntimeError):
-            raise self._group._lost(error) from error
+            raise self._group._fail(error) from error
 
 
 class Agreement:
-    """See `RankGroup.together`."""
+    """See `RankGroup.agree`."""
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group
@@ -226,17 +226,17 @@ def _describe(error: BaseException | None) -> dict[str, Any] | None:
     }
 
 
-def _rebuild(told: dict[str, Any], rank: int | None) -> Exception:
+def _rebuild(fault: dict[str, Any], rank: int | None) -> Exception:
     """The error of another rank."""
     where = "" if rank is None else f" (rank {rank})"
-    message = f"{told['message']}{where}"
-    if told["memory"]:
+    message = f"{fault['message']}{where}"
+    if fault["memory"]:
         return torch.OutOfMemoryError(f"out of memory: {message}")
-    kind = getattr(errors, told["kind"], None)
+    kind = getattr(errors, fault["kind"], None)
     if not (isinstance(kind, type) and issubclass(kind, ARTError)):
-        return TrainingError(f"{told['kind']}: {message}")
+        return TrainingError(f"{fault['kind']}: {message}")
     if issubclass(kind, ServerError):
-        return kind(message, status=told["status"] or 500, code=told["code"])
+        return kind(message, status=fault["status"] or 500, code=fault["code"])
     return kind(message)
 
 

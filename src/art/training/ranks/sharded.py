@@ -47,7 +47,7 @@ def _move_the_rest(causal_lm: torch.nn.Module, device: torch.device) -> None:
 
 
 def own_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank keeps of a weight."""
+    """Returns what this rank keeps of a weight."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -57,6 +57,6 @@ def is_gathered_weight(tensor: torch.Tensor) -> bool:
     return isinstance(base, torch.nn.Parameter)
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def gather_whole(tensor: torch.Tensor) -> torch.Tensor:
     """A weight as it is without shards. All ranks ask for it at the same time."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
