@@ -213,6 +213,15 @@ BaseModels = Annotated[
     list[str] | None,
     typer.Option(help="Serve this base model under its own name at once. May be repeated."),
 ]
+TrainerRanks = Annotated[
+    int, typer.Option(min=1, help="The number of processes that train together, a GPU each.")
+]
+TrainerNodes = Annotated[
+    int, typer.Option(min=1, help="The number of machines for them. More than one needs a cluster.")
+]
+TrainerSharding = Annotated[
+    str, typer.Option(help="fsdp: each rank keeps a part of the base model. none: all of it.")
+]
 KeepSamplesSteps = Annotated[
     int | None,
     typer.Option(
@@ -280,6 +289,9 @@ def serve(
         int,
         typer.Option(min=1, help="The number of engine processes per base model, behind one address."),
     ] = 1,
+    trainer_ranks: TrainerRanks = 1,
+    trainer_nodes: TrainerNodes = 1,
+    trainer_sharding: TrainerSharding = "none",
     base_model: BaseModels = None,
     model: TrainedModels = None,
     new_ledger: Annotated[
@@ -312,6 +324,7 @@ def serve(
             engine=engine,
             engine_options=engine_option or [],
             replicas=replicas,
+            trainer={"ranks": trainer_ranks, "nodes": trainer_nodes, "sharding": trainer_sharding},
             new_ledger=new_ledger,
             keep_samples_steps=keep_samples_steps,
             allow_origins=allow_origin or [],

@@ -17,7 +17,7 @@ class Health(http.server.BaseHTTPRequestHandler):
         if self.headers["Authorization"] != f"Bearer {self.server.key}":  # type: ignore[attr-defined]
             self.send_error(401)
             return
-        body = json.dumps({"pid": os.getpid()}).encode()
+        body = json.dumps({"pid": os.getpid(), "rendezvous": 4711}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -30,6 +30,8 @@ class Health(http.server.BaseHTTPRequestHandler):
 def main() -> None:
     config = json.loads(sys.stdin.readline())
     behaviour = config.get("behaviour", "serve")
+    if "gang" in config:
+        behaviour = config.get("behaviours", {}).get(str(config["gang"]["rank"]), behaviour)
     sys.stderr.write(f"starting as {behaviour}\n")
     sys.stderr.flush()
     if behaviour == "die early":

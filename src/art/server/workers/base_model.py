@@ -389,9 +389,9 @@ class BaseModelWorkers:
         how = self._settings.sleep_engine
         if how == "never":
             return
-        if how == "always" or shared_gpu(
-            self.engines.devices(), str((await self.trainers.worker_info()).get("device"))
-        ):
+        info, engines = await self.trainers.worker_info(), self.engines.devices()
+        trained_on = info.get("devices") or [info.get("device")]
+        if how == "always" or any(shared_gpu(engines, str(device)) for device in trained_on):
             await self.engines.rest()
 
     async def wake(self) -> None:
