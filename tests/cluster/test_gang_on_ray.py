@@ -1,4 +1,4 @@
-"""A trainer of two processes on two nodes of a real Ray: one dies with its node, and the step is made once."""
+"""A trainer of two processes on two nodes of a real Ray: one node dies, and the step is made once."""
 
 from __future__ import annotations
 
