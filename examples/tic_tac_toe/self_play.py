@@ -22,6 +22,7 @@ from three_in_a_row import (
     Player,
     careless_games,
     draw_board,
+    half_of_cells,
     named_cell,
     next_boards,
     outcome,
@@ -56,12 +57,13 @@ class Seat:
         self.model, self.temperature = model, temperature
         self.trajectory, self.boards = art.Trajectory(reward=0.0), list[str]()
 
-    async def choose(self, board: str) -> int | None:
-        """The cell that the model names; None for anything but one free cell."""
+    async def choose(self, board: str, among: list[str] | None = None) -> int | None:
+        """The cell that the model names, `among` those given; None for anything but one free cell."""
         seen, cells = turned(board)
         said: list = question(seen)
+        name, limits = self.model.get_inference_name(), {"guided_choice": among} if among else {}
         completion = await self.model.openai_client().chat.completions.create(
-            model=self.model.get_inference_name(), messages=said, temperature=self.temperature, max_tokens=8
+            model=name, messages=said, temperature=self.temperature, max_tokens=8, extra_body=limits
         )
         said.append(completion.choices[0])
         if self.boards:
@@ -83,26 +85,27 @@ class Seat:
 # %% [markdown]
 # A game of the model against itself, from a board on which X is to move. Games from the same board make two
 # groups, one for each seat: a seat is compared with the same seat in the other games. Half of a step's games
-# begin at boards at which losers of earlier games moved, at most three moves before their end.
+# begin at boards at which losers of earlier games moved, at most three moves before their end. In half of the
+# games the first move is one of half of the cells, drawn for each game: what is never tried is never learned.
 
 
 # %%
-async def play_itself(model: art.Model, board: str) -> list[Seat]:
-    seats, turn = [Seat(model), Seat(model)], 0
+async def play_itself(model: art.Model, board: str, explores: bool) -> list[Seat]:
+    seats, turn, among = [Seat(model), Seat(model)], 0, half_of_cells(board) if explores else None
     while True:
-        cell = await seats[turn].choose(board)
+        cell = await seats[turn].choose(board, among)
         if cell is not None:
             board = place(board, cell)
         if ended := "invalid" if cell is None else outcome(board):
             seats[turn].end(ended, board)
             seats[1 - turn].end({"won": "lost", "invalid": "draw"}.get(ended, ended), swapped(board))
             return seats
-        board, turn = swapped(board), 1 - turn
+        board, turn, among = swapped(board), 1 - turn, None
 
 
 async def seat_groups(model: art.Model, board: str, size: int, lost: deque[str]) -> list[art.TrajectoryGroup]:
-    games = await asyncio.gather(*(play_itself(model, board) for _ in range(size)))
-    for seat in (seat for game in games for seat in game if seat.trajectory.metrics["lost"]):
+    games = await asyncio.gather(*(play_itself(model, board, number % 2 == 1) for number in range(size)))
+    for seat in (seat for game in games[::2] for seat in game if seat.trajectory.metrics["lost"]):
         lost.extend(seat.boards[-3:])
     moved = [[game[turn].trajectory for game in games if game[turn].boards] for turn in (0, 1)]
     return [art.TrajectoryGroup(trajectories) for trajectories in moved if len(trajectories) > 1]
@@ -137,11 +140,8 @@ async def evaluate(model: art.Model, stage: str) -> None:
     for game in games:
         game.metadata["stage"] = stage
     await model.log([art.TrajectoryGroup([game]) for game in games], split="val")
-    print(
-        f"{stage}, step {await model.get_step()}: not lost: {shares[0]:.1%} against random moves, "
-        f"{shares[1]:.1%} against perfect ones",
-        flush=True,
-    )
+    told = f"{shares[0]:.1%} against random moves, {shares[1]:.1%} against perfect ones"
+    print(f"{stage}, step {await model.get_step()}: not lost: {told}", flush=True)
 
 
 # %% [markdown]
@@ -185,8 +185,8 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", default="art/nano-words", help="the base: shipped, of the hub, a folder")
     parser.add_argument("--engine", default="builtin", choices=("builtin", "vllm"))
     parser.add_argument("--seed", type=int, default=0, help="of the adapter's first weights and the boards")
-    parser.add_argument("--steps", type=int, default=40, help="the first is supervised")
-    parser.add_argument("--demonstrations", type=int, default=800, help="careless games; 0: no fine-tuning")
+    parser.add_argument("--steps", type=int, default=30, help="the first is supervised")
+    parser.add_argument("--demonstrations", type=int, default=600, help="careless games; 0: no fine-tuning")
     parser.add_argument("--groups", type=int, default=40, help="boards that games of a step begin from")
     parser.add_argument("--group-size", type=int, default=8, help="games from each board")
     parser.add_argument("--learning-rate", type=float, default=5e-4)

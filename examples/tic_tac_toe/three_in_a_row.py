@@ -92,6 +92,12 @@ def named_cell(said: str, board: str) -> int | None:
     return cell if cell in free_cells(board) else None
 
 
+def half_of_cells(board: str) -> list[str]:
+    """Draws half of the free cells, as they are named once the board is turned."""
+    free = free_cells(turned(board)[0])
+    return [str(cell + 1) for cell in random.sample(free, (len(free) + 1) // 2)]
+
+
 def completing_cells(board: str, mark: str) -> list[int]:
     """Returns the free cells that make a line of three of the mark."""
     lines = [line for line in LINES if sorted(board[cell] for cell in line) == sorted([".", mark, mark])]

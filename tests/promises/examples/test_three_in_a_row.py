@@ -106,6 +106,13 @@ def test_a_reply_names_one_free_cell_or_none(world: ModuleType) -> None:
     assert [world.named_cell(said, board) for said in ("", "1", "0", "10", "2 3", "b")] == [None] * 6
 
 
+def test_half_of_the_free_cells_are_drawn(world: ModuleType) -> None:
+    for board, most in ((world.EMPTY, 5), ("XOXOXOOX.", 1), ("X..O.....", 4)):
+        named = {int(cell) - 1 for cell in world.half_of_cells(board)}
+        assert len(named) == most
+        assert named <= set(world.free_cells(world.turned(board)[0]))
+
+
 def test_half_of_the_next_boards_were_lost_from(world: ModuleType) -> None:
     lost = ["XO.......", "X.O......", "XO......."]
     boards = world.next_boards(4, lost, random.Random(1))
