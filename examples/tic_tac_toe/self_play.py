@@ -31,7 +31,6 @@ from three_in_a_row import (
     question,
     random_player,
     swapped,
-    turned,
 )
 
 import art
@@ -45,10 +44,12 @@ PATIENCE = 0.05
 """Added to a loss for each of the loser's moves: to hold out longer is better."""
 REMEMBERED = 1000
 """How many of the newest boards at which a loser moved are kept: games begin there again."""
+EXPLORED = 6
+"""With as many free cells, half of the games of a group begin with a move among half of the cells."""
 
 # %% [markdown]
-# A seat is one side of a game: it reads what may be played, and names a cell. Each move is a conversation of
-# its own, and boards that differ by turning and mirroring read alike: what is learned at one holds for eight.
+# A seat is one side of a game: it reads what may be played, and names a cell. The board says all that counts:
+# each move is a conversation of its own.
 
 
 # %%
@@ -59,8 +60,7 @@ class Seat:
 
     async def choose(self, board: str, among: list[str] | None = None) -> int | None:
         """The cell that the model names, `among` those given; None for anything but one free cell."""
-        seen, cells = turned(board)
-        said: list = question(seen)
+        said: list = question(board)
         name, limits = self.model.get_inference_name(), {"guided_choice": among} if among else {}
         completion = await self.model.openai_client().chat.completions.create(
             model=name, messages=said, temperature=self.temperature, max_tokens=8, extra_body=limits
@@ -70,9 +70,8 @@ class Seat:
             self.trajectory.additional_histories.append(art.History(messages_and_choices=said))
         else:
             self.trajectory.messages_and_choices = said
-        self.boards.append(seen)
-        cell = named_cell(completion.choices[0].message.content or "", seen)
-        return None if cell is None else cells[cell]
+        self.boards.append(board)
+        return named_cell(completion.choices[0].message.content or "", board)
 
     def end(self, ended: str, board: str) -> None:
         lost_late = PATIENCE * len(self.boards) if ended == "lost" else 0.0
@@ -85,8 +84,8 @@ class Seat:
 # %% [markdown]
 # A game of the model against itself, from a board on which X is to move. Games from the same board make two
 # groups, one for each seat: a seat is compared with the same seat in the other games. Half of a step's games
-# begin at boards at which losers of earlier games moved, at most three moves before their end. In half of the
-# games the first move is one of half of the cells, drawn for each game: what is never tried is never learned.
+# begin at boards at which losers of earlier games moved, at most three moves before their end. Near the start
+# of a game, half of the games draw half of the cells for their first move: what is not tried is not learned.
 
 
 # %%
@@ -104,7 +103,8 @@ async def play_itself(model: art.Model, board: str, explores: bool) -> list[Seat
 
 
 async def seat_groups(model: art.Model, board: str, size: int, lost: deque[str]) -> list[art.TrajectoryGroup]:
-    games = await asyncio.gather(*(play_itself(model, board, number % 2 == 1) for number in range(size)))
+    odd = [board.count(".") >= EXPLORED and number % 2 == 1 for number in range(size)]
+    games = await asyncio.gather(*(play_itself(model, board, explores) for explores in odd))
     for seat in (seat for game in games[::2] for seat in game if seat.trajectory.metrics["lost"]):
         lost.extend(seat.boards[-3:])
     moved = [[game[turn].trajectory for game in games if game[turn].boards] for turn in (0, 1)]
@@ -185,9 +185,9 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", default="art/nano-words", help="the base: shipped, of the hub, a folder")
     parser.add_argument("--engine", default="builtin", choices=("builtin", "vllm"))
     parser.add_argument("--seed", type=int, default=0, help="of the adapter's first weights and the boards")
-    parser.add_argument("--steps", type=int, default=30, help="the first is supervised")
-    parser.add_argument("--demonstrations", type=int, default=600, help="careless games; 0: no fine-tuning")
-    parser.add_argument("--groups", type=int, default=40, help="boards that games of a step begin from")
+    parser.add_argument("--steps", type=int, default=40, help="the first is supervised")
+    parser.add_argument("--demonstrations", type=int, default=1200, help="careless games; 0: no fine-tuning")
+    parser.add_argument("--groups", type=int, default=48, help="boards that games of a step begin from")
     parser.add_argument("--group-size", type=int, default=8, help="games from each board")
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--path", default=".art", help="where models and logs are kept")

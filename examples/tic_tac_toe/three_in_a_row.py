@@ -19,13 +19,6 @@ LINES = (
 )
 EMPTY = "." * 9
 PLAYS_BOTH = "You play a game."
-TURNS = tuple(
-    tuple(3 * one + other if upright else 3 * other + one for one in rows for other in columns)
-    for rows in ((0, 1, 2), (2, 1, 0))
-    for columns in ((0, 1, 2), (2, 1, 0))
-    for upright in (True, False)
-)
-"""The eight ways to turn and mirror a board: at each place, the cell that comes to lie there."""
 PAIRS = ("XX", "OO", "X.", "..", "O.", "XO")
 """What the two other cells of a line can hold."""
 CARE = 0.5
@@ -75,11 +68,6 @@ def describe_cells(board: str) -> str:
     return "\n".join(rows)
 
 
-def turned(board: str) -> tuple[str, tuple[int, ...]]:
-    """Returns one board for all that differ by turning and mirroring, and which cells lie at its places."""
-    return max(("".join(board[cell] for cell in cells), cells) for cells in TURNS)
-
-
 def question(board: str) -> list[dict[str, str]]:
     """Returns what a player of either seat is told. The board says all that matters of the game."""
     return [{"role": "system", "content": PLAYS_BOTH}, {"role": "user", "content": describe_cells(board)}]
@@ -93,8 +81,8 @@ def named_cell(said: str, board: str) -> int | None:
 
 
 def half_of_cells(board: str) -> list[str]:
-    """Draws half of the free cells, as they are named once the board is turned."""
-    free = free_cells(turned(board)[0])
+    """Draws half of the free cells, as a player names them."""
+    free = free_cells(board)
     return [str(cell + 1) for cell in random.sample(free, (len(free) + 1) // 2)]
 
 
@@ -149,9 +137,8 @@ def careless_games(count: int, dice: random.Random) -> list[dict[str, list[dict[
         board = EMPTY
         while outcome(board) is None:
             cell = careless_player(board, dice)
-            seen, cells = turned(board)
-            said = {"role": "assistant", "content": str(cells.index(cell) + 1)}
-            shown.append({"messages": [*question(seen), said]})
+            said = {"role": "assistant", "content": str(cell + 1)}
+            shown.append({"messages": [*question(board), said]})
             board = swapped(place(board, cell))
     return shown
 

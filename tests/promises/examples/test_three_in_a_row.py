@@ -89,17 +89,6 @@ def test_the_moves_of_careless_games_are_legal(world: ModuleType) -> None:
         assert named["content"] in [line.split()[0] for line in told["content"].splitlines()]
 
 
-@given(st.text("XO.", min_size=9, max_size=9))
-def test_boards_that_differ_by_turning_and_mirroring_read_alike(world: ModuleType, board: str) -> None:
-    assert len(set(world.TURNS)) == 8
-    seen, cells = world.turned(board)
-    assert seen == "".join(board[cell] for cell in cells)
-    lines = {frozenset(line) for line in world.LINES}
-    for turn in world.TURNS:
-        assert {frozenset(turn[cell] for cell in line) for line in world.LINES} == lines, "lines stay lines"
-        assert world.turned("".join(board[cell] for cell in turn))[0] == seen
-
-
 def test_a_reply_names_one_free_cell_or_none(world: ModuleType) -> None:
     board = "X..O....."
     assert [world.named_cell(said, board) for said in ("2", " 9.", "cell 5")] == [1, 8, 4]
@@ -110,7 +99,7 @@ def test_half_of_the_free_cells_are_drawn(world: ModuleType) -> None:
     for board, most in ((world.EMPTY, 5), ("XOXOXOOX.", 1), ("X..O.....", 4)):
         named = {int(cell) - 1 for cell in world.half_of_cells(board)}
         assert len(named) == most
-        assert named <= set(world.free_cells(world.turned(board)[0]))
+        assert named <= set(world.free_cells(board))
 
 
 def test_half_of_the_next_boards_were_lost_from(world: ModuleType) -> None:
