@@ -28,6 +28,7 @@ BENCHES = (
     "own_tasks",
     "replicas",
     "postgres",
+    "gateways",
 )
 ON_REQUEST = ("algorithms", "environments", "examples", "gpu", "ui")
 """Only when named: long runs that write into docs, what needs libraries, CUDA or a browser."""
