@@ -110,7 +110,10 @@ def _placement(config: TrainerConfig) -> tuple[str, str]:
 
     device, dtype = choose_placement(config.device, config.dtype)
     if config.gang is not None and device == "cuda":
-        device = f"cuda:{config.gang.local_rank}"
+        import torch
+
+        # On a node of a cluster each process sees its own GPU alone.
+        device = f"cuda:{config.gang.local_rank if torch.cuda.device_count() > 1 else 0}"
     return device, dtype
 
 

@@ -344,7 +344,8 @@ class BaseModelWorkers:
         moved = await self.engines.leave_node(node)
         trainer = self.trainers.supervisor
         async with asyncio.timeout(self._settings.job), self.training:
-            if trainer.current is not None and trainer.current.node == node:
+            worker = trainer.current
+            if worker is not None and node in getattr(worker, "nodes", [worker.node]):  # those of a gang
                 await trainer.move()
                 moved.append(trainer.spec.name)
         return moved

@@ -123,6 +123,7 @@ class Gang:
         self.members = list(members)
         self.url, self.key = members[0].url, members[0].key
         self.node = str(getattr(members[0], "node", ""))
+        self.nodes = [one.node for one in members]
         self.disk: WorkerDisk = GangDisk(members)
         self._spec = spec
         self._waits = [asyncio.ensure_future(one.wait()) for one in members]
