@@ -23,7 +23,7 @@ def test_ranks_on_nodes_of_their_own_outlive_the_death_of_one(
     cluster = {
         "address": in_cluster.address,
         "host": HEAD,
-        "shelf": str(tmp_path / "shelf"),  # one path on all nodes: the ranks are told the same one
+        "shelf": str(tmp_path / "{node}"),  # each rank has its checkpoints at a path of its own
         "silence": 60.0,
         "engine": {"resources": {"gang_engine": 1}},
         "trainer": {"resources": {"gang_slot": 1}},

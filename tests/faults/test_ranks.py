@@ -85,3 +85,17 @@ def test_a_rank_that_hangs_ends_the_gang_within_its_deadline(tmp_path: Path, bas
         assert gone(follower)
         assert "rank 1 of 2" in (tmp_path / "server.log").read_text()
         assert list((tmp_path / "data" / "server" / "logs").glob("trainer-*-rank1.log"))
+
+
+def test_a_base_in_shards_is_probed_trained_and_saved(tmp_path: Path, base: Path) -> None:
+    """The parity gate, the canary and two steps, all through ranks that have half of the layers each."""
+    with running_server(tmp_path / "data", base, trainer={"ranks": 2, "sharding": "fsdp"}) as server:
+        workers = server.http.get("/health").json()["workers"][str(base)]
+        assert workers["parity"][0]["ok"]
+        assert [server.train(name)["step"] for name in ("first", "second")] == [1, 2]
+        assert server.choice()["step"] == 2
+        refused = server.http.post(
+            "/art/models",
+            json={"project": "games", "name": "whole", "base_model": str(base), "lora": None},
+        )
+        assert refused.status_code == 400 and "trainer.sharding" in refused.text

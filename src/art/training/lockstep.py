@@ -134,7 +134,9 @@ def follow(trainer: Trainer) -> None:
                 continue
             with trainer.ranks.agree():
                 if command["call"] == "train":
-                    trainer.train(*decode_batch(body))
+                    tree, entries, request = decode_batch(body)
+                    reference = find_folder(trainer, request.reference)
+                    trainer.train(tree, entries, request.model_copy(update={"reference": reference}))
                 else:
                     calls[command["call"]](trainer, command)
         except WorkerError:
@@ -143,8 +145,13 @@ def follow(trainer: Trainer) -> None:
             LOG.warning("Rank %d: %s failed: %s", trainer.ranks.rank, command["call"], error)
 
 
+def find_folder(trainer: Trainer, leaders: str | None) -> str | None:
+    """Returns where this rank's machine has a folder that the leader named."""
+    return None if leaders is None else trainer.ranks.found.get(leaders, leaders)
+
+
 def _open(trainer: Trainer, asked: dict[str, Any]) -> None:
-    lora, folder = asked["lora"], asked["checkpoint"]
+    lora, folder = asked["lora"], find_folder(trainer, asked["checkpoint"])
     trainer.open(
         asked["model"],
         None if lora is None else LoraSpec.model_validate(lora),

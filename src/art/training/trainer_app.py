@@ -32,6 +32,7 @@ from art.wire.models import ErrorBody
 from art.wire.records import Strict, flaws_without_values
 from art.wire.training import (
     CloseRequest,
+    FoundFolder,
     OpenReply,
     OpenRequest,
     ProbeReply,
@@ -153,6 +154,12 @@ class TrainerRoutes:
         self._forget_jobs(asked.model)
         return _reply(reply)
 
+    async def found(self, request: Request) -> Response:
+        """Takes where this rank's machine has a folder that the leader will name by its own path."""
+        told = await _parse(FoundFolder, request)
+        self._trainer.ranks.found[told.leaders] = told.own
+        return JSONResponse({})
+
     async def train(self, request: Request) -> Response:
         """The events of a batch's job: a new one, or the one of the same model, step, update and batch.
 
@@ -235,14 +242,14 @@ def make_app(
     rendezvous: int | None = None,
 ) -> Starlette:
     """The application; every route asks for the configuration's key. A rank that is not the leader has its
-    health alone: the others speak to it.
+    health, and is told where its machine has folders: all else it hears from the leader.
 
     rendezvous: the port at which other ranks meet this one.
     """
     face = TrainerRoutes(trainer, thread, config, rendezvous)
     follows = config.gang is not None and config.gang.rank > 0
     calls = (face.open, face.train, face.tokens, face.save, face.score, face.probe, face.close)
-    posted = () if follows else calls
+    posted = (face.found,) if follows else calls
     return Starlette(
         routes=[
             Route("/health", face.health, methods=["GET"]),

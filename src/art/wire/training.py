@@ -320,6 +320,13 @@ class ScoreReply(Strict):
     """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
 
 
+class FoundFolder(Strict):
+    """A folder that the leader of several ranks will name, and where another rank's machine has it."""
+
+    leaders: str
+    own: str
+
+
 class ProbeRequest(Strict):
     lora: LoraSpec | None
     """The shape of the probe; None: all weights are trained, and there is none."""

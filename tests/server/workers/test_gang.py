@@ -7,17 +7,18 @@ import dataclasses
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from art.errors import CheckpointError, ConfigurationError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.errors import ConfigurationError, WorkerDiedError, WorkerError, WorkerStalledError
 from art.process.worker import GangPlace, SharedDisk, Worker, WorkerSpec, module_command
 from art.server.settings import parse_settings
-from art.server.workers.gang import Gang, GangDisk, GangLaunch, TrainerRanks
+from art.server.workers.gang import Gang, GangLaunch, TrainerRanks
 from art.server.workers.supervisor import Supervisor, WorkerOptions
+from art.wire.training import FoundFolder
 from waiting import gone, until
 
 slow = pytest.mark.slow
@@ -142,15 +143,25 @@ async def test_a_rank_that_does_not_start_ends_the_start(
     assert all(worker.returncode is not None for worker in started), "nobody is left"
 
 
-async def test_folders_are_fetched_for_every_rank_and_written_by_the_leader(tmp_path: Path) -> None:
+@slow
+async def test_folders_are_fetched_for_every_rank_and_written_by_the_leader(
+    spec: Specs, tmp_path: Path
+) -> None:
     class Elsewhere(SharedDisk):
-        async def fetch(self, folder: Path) -> Path:
+        async def fetch(self, folder: Path, *, without: Collection[str] = ()) -> Path:
             return Path("/other") / folder.name
 
-    assert await GangDisk([SharedDisk(), SharedDisk()]).fetch(tmp_path) == tmp_path
-    with pytest.raises(CheckpointError, match="different paths"):
-        await GangDisk([SharedDisk(), Elsewhere()]).fetch(tmp_path)
-    assert GangDisk([SharedDisk(), Elsewhere()]).place(tmp_path) == tmp_path
+    gang = await start(spec(), ranks=2)
+    assert await gang.disk.fetch(tmp_path) == tmp_path
+    gang.members[1].disk = Elsewhere()
+    assert await gang.disk.fetch(tmp_path) == gang.disk.place(tmp_path) == tmp_path
+    told = FoundFolder(leaders=str(tmp_path), own=f"/other/{tmp_path.name}")
+    log = tmp_path / "trainer-echo-rank1.log"
+    await until(lambda: f"/found {told.model_dump_json()}" in log.read_text())
+    await gang.members[1].kill()
+    with pytest.raises(WorkerError, match="rank 1 was not told"):
+        await gang.disk.fetch(tmp_path)
+    await gang.kill()
 
 
 @pytest.mark.parametrize(

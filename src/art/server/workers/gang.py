@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from art.errors import CheckpointError, ConfigurationError, WorkerDiedError, WorkerStalledError
-from art.process.worker import GangPlace, Launch, RunningWorker, WorkerDisk, WorkerSpec
-from art.wire.training import RankSpec, Sharding
+import httpx
 
+from art.errors import ConfigurationError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.process.resources import no_tls
+from art.process.worker import GangPlace, Launch, RunningWorker, WorkerDisk, WorkerSpec
+from art.wire.training import FoundFolder, RankSpec, Sharding
+
+TELL_S = 10.0
+"""For a rank to hear where its machine has a folder."""
 GRACE = 1.0
 """Seconds in which the rank that died first is told from those that lost it."""
 LOST_RANKS = "code 75"
@@ -119,7 +124,7 @@ class Gang:
         self.url, self.key = members[0].url, members[0].key
         self.node = str(getattr(members[0], "node", ""))
         self.nodes = [one.node for one in members]
-        self.disk: WorkerDisk = GangDisk([one.disk for one in members])
+        self.disk: WorkerDisk = GangDisk(members)
         self._spec = spec
         self._waits = [asyncio.ensure_future(one.wait()) for one in members]
         self._first: RunningWorker | None = None
@@ -186,26 +191,35 @@ class Gang:
 class GangDisk:
     """The disks of all ranks. Every rank reads; the leader alone writes."""
 
-    def __init__(self, disks: Sequence[WorkerDisk]) -> None:
-        self._disks = disks
+    def __init__(self, members: Sequence[RunningWorker]) -> None:
+        self._members = members
 
     async def fetch(self, folder: Path, *, without: Collection[str] = ()) -> Path:
-        """Returns where every rank finds it. Raises CheckpointError where that is not the same path for
-        all.
+        """Returns where the leader finds it. Each rank whose machine has it at another path is told so.
+
+        Raises WorkerError, naming the rank that could not be told.
         """
-        paths = await asyncio.gather(*(disk.fetch(folder, without=without) for disk in self._disks))
-        if len(set(paths)) > 1:
-            raise CheckpointError(
-                f"the ranks have {folder} at different paths: {sorted(set(map(str, paths)))}. Give the nodes "
-                "of a trainer the same home folder"
-            )
+        paths = await asyncio.gather(*(one.disk.fetch(folder, without=without) for one in self._members))
+        for rank, (member, path) in enumerate(zip(self._members, paths, strict=True)):
+            if path != paths[0]:
+                await _tell_found(rank, member, FoundFolder(leaders=str(paths[0]), own=str(path)))
         return paths[0]
 
     def place(self, folder: Path) -> Path:
-        return self._disks[0].place(folder)
+        return self._members[0].disk.place(folder)
 
     async def collect(self, folder: Path) -> None:
-        await self._disks[0].collect(folder)
+        await self._members[0].disk.collect(folder)
+
+
+async def _tell_found(rank: int, member: RunningWorker, found: FoundFolder) -> None:
+    headers = {"Authorization": f"Bearer {member.key}"}
+    async with httpx.AsyncClient(headers=headers, trust_env=False, verify=no_tls()) as http:
+        try:
+            reply = await http.post(f"{member.url}/found", content=found.model_dump_json(), timeout=TELL_S)
+            reply.raise_for_status()
+        except httpx.HTTPError as error:
+            raise WorkerError(f"rank {rank} was not told where its folder is: {error!r}") from error
 
 
 async def _each(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:

@@ -50,6 +50,8 @@ class RankGroup:
 
     def __init__(self, rank: int = 0, world: int = 1, links: Links | None = None) -> None:
         self.rank, self.world = rank, world
+        self.found: dict[str, str] = {}
+        """Folders by their paths on the leader's machine: where this one has them, if elsewhere."""
         self._links = links
         self._collectives = 0
 
