@@ -236,6 +236,12 @@ TrainedModels = Annotated[
 ]
 
 
+EngineName = Annotated[
+    str, typer.Option(help="The engine: builtin or vllm (run `art runtime install` first).")
+]
+Replicas = Annotated[
+    int, typer.Option(min=1, help="The number of engine processes per base model, behind one address.")
+]
 ClusterAddress = Annotated[
     str | None,
     typer.Option(
@@ -276,19 +282,14 @@ def serve(
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 8000,
     data_dir: DataDir = Path(".art"),
-    engine: Annotated[
-        str, typer.Option(help="The engine: builtin or vllm (run `art runtime install` first).")
-    ] = "builtin",
+    engine: EngineName = "builtin",
     engine_option: Annotated[
         list[str] | None,
         typer.Option(
             help="An option of the engine, NAME=VALUE, with VALUE as JSON or text. May be repeated."
         ),
     ] = None,
-    replicas: Annotated[
-        int,
-        typer.Option(min=1, help="The number of engine processes per base model, behind one address."),
-    ] = 1,
+    replicas: Replicas = 1,
     trainer_ranks: TrainerRanks = 1,
     trainer_nodes: TrainerNodes = 1,
     trainer_sharding: TrainerSharding = "none",

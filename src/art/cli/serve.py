@@ -60,11 +60,8 @@ def serve_forever(
             control=ControlSettings(serve_registered=True, **control),
             cluster=None if cluster is None else ClusterSettings.model_validate(cluster),
         )
-    except ValidationError as error:
-        typer.echo(flaws_without_values(error), err=True)
-        return 2
-    except ARTError as error:
-        typer.echo(str(error), err=True)
+    except (ValidationError, ARTError) as error:
+        typer.echo(flaws_without_values(error) if isinstance(error, ValidationError) else error, err=True)
         return 2
 
     def show_address(ready: RunningServer) -> None:

@@ -18,7 +18,7 @@ SHORT = 50
 """Lines. A shorter file says in `WHY_SHORT` why it stands alone; a package's `__init__.py` that holds nothing
 but its docstring is no file in this sense: it cannot be joined with another."""
 
-MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 27, 404, 39, 7
+MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 27, 405, 39, 7
 """The agreed figures; circles and knots: none. CONTRIBUTING.md says the same."""
 
 LATER_ROOMS = {
