@@ -23,7 +23,7 @@ GangOf = Callable[[int], Any]
 
 def assert_same_bits(told: Told) -> None:
     assert not [one["message"] for one in told if "error" in one]
-    for key in ("digest", "moments"):
+    for key in ("digest", "bits"):
         assert len({one[key] for one in told}) == 1, f"ranks differ in their {key}"
 
 
