@@ -127,8 +127,8 @@ class DropoutDraws:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        """model: its dropout layers are on already, where they are to be."""
-        self._acts = any(
+        """model: its dropout layers are on already, where they are to be. `act`: whether any is."""
+        self.act = any(
             isinstance(one, torch.nn.Dropout) and one.training and one.p > 0 for one in model.modules()
         )
         self._seed = 0
@@ -136,13 +136,13 @@ class DropoutDraws:
 
     def begin(self) -> None:
         """An update begins, or begins again from the same random state."""
-        if self._acts:
+        if self.act:
             self._seed = int(torch.randint(2**62, ()))
             self._after = get_rng()
 
     def seed(self, number: int) -> None:
         """The micro-batch with this number is computed next; a second time, it draws the same."""
-        if self._acts:
+        if self.act:
             torch.manual_seed((self._seed + number * _ODD) % 2**63)
 
     def end(self) -> None:

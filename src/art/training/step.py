@@ -259,9 +259,11 @@ class _Step:
         policy, whole = self.learner.policy, needs_sequences(self.algorithm)
 
         def pack(entries: LossEntries) -> Packing:
-            return self.dealer.plan(
-                lambda room: policy.pack(self.tree, entries, room, whole_sequences=whole), budget
-            )
+            def pack_within(room: int) -> Packing:
+                return policy.pack(self.tree, entries, room, whole_sequences=whole)
+
+            # Masks belong to micro-batches: with dropout, these are the same on any number of ranks.
+            return pack_within(budget) if self.draws.act else self.dealer.plan(pack_within, budget)
 
         if len(rows_E) != len(self.entries):
             packing = pack(take_entries(self.entries, rows_E))

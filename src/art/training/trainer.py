@@ -101,6 +101,9 @@ def fresh_moments(optimizer: torch.optim.Optimizer, *, when: bool) -> Iterator[N
         optimizer.state = kept
 
 
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By their bytes."""
+
 START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
 """Numbers of an optimizer that has not stepped yet; each step brings its own."""
 
@@ -245,7 +248,9 @@ class Trainer:
         peak = MemoryPeak(self.policy.device)
         set_rng(model.rng)
         learner = self._learner(model, request)
-        several = update_count(request.algorithm) > 1 or self.ranks.world > 1
+        several = update_count(request.algorithm) > 1
+        if self.ranks.world > 1 and model.lora is not None:
+            several = True  # another rank may fail while it steps; a copy of all weights is too much for that
         with (
             fresh_moments(model.optimizer, when=request.kind != model.kind),
             unchanged_on_failure(model.parameters, model.optimizer, learner.critic, several=several),
@@ -386,7 +391,10 @@ class Trainer:
         return write_checkpoint(path, state, write, self._tokenizer.place)
 
     def digest(self, name: str) -> str:
-        """Returns a fingerprint of all that the model's next step depends on. Ranks have the same."""
+        """Returns a fingerprint of all that the model's next step depends on. Ranks have the same.
+
+        Of each tensor, the sum of its bits as integers: where a billion weights are, in a second.
+        """
         model = self._model(name)
         kept = {key: one.detach() for key, one in model.parameters.items()}
         for key, parameter in model.parameters.items():
@@ -395,9 +403,8 @@ class Trainer:
         kept |= {} if model.critic is None else model.critic.state()
         digest = hashlib.sha256(f"{model.step} {model.update} {spell_rng(model.rng)}".encode())
         for key in sorted(kept):
-            value = kept[key].cpu().contiguous().flatten().view(torch.uint8)
-            digest.update(key.encode())
-            digest.update(value.numpy().data)
+            bits = kept[key].contiguous().reshape(-1).view(INTEGERS[kept[key].element_size()])
+            digest.update(f"{key} {int(bits.sum(dtype=torch.int64))}\n".encode())
         return digest.hexdigest()
 
     def parameters(self, name: str) -> Mapping[str, torch.nn.Parameter]:

@@ -92,13 +92,14 @@ class Learned:
         folder = self.case.get("save")
         if folder is not None and self.trainer.ranks.is_leader:
             self.trainer.save(MODEL, Path(folder))
-        state = self.trainer._open[MODEL].optimizer.state
+        bits = hashlib.sha256(self.weights().numpy().tobytes())
+        for one in self.trainer._open[MODEL].optimizer.state.values():
+            for _, moment in sorted(one.items()):
+                bits.update(moment.numpy().tobytes())
         return {
             "weights": self.weights().tolist(),
             "digest": self.trainer.digest(MODEL),
-            "moments": hashlib.sha256(
-                repr([sorted(one.items()) for one in state.values()]).encode()
-            ).hexdigest(),
+            "bits": bits.hexdigest(),
             "metrics": metrics,
             "kept": sum(own_part(one).numel() for one in self.trainer.policy.causal_lm.parameters()),
             "columns": columns,

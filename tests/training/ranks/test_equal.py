@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import Learned
-from hypothesis import HealthCheck, given, settings
+from cases import Learned, algorithm_of, batch_of
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from art.batch.algorithms.table import TABLE
@@ -23,7 +23,7 @@ GangOf = Callable[[int], Any]
 
 def assert_same_bits(told: Told) -> None:
     assert not [one["message"] for one in told if "error" in one]
-    for key in ("digest", "moments"):
+    for key in ("digest", "bits"):
         assert len({one[key] for one in told}) == 1, f"ranks differ in their {key}"
 
 
@@ -112,12 +112,12 @@ def test_variants_with_a_base_in_shards(name: str, gang_of: GangOf) -> None:
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("name", ["cispo", "gspo", "ppo_critic", "sft"])
 def test_dropout_draws_the_same_on_any_number_of_ranks(name: str, sharded: bool, gang_of: GangOf) -> None:
-    """The plan is the same here, as its micro-batches are small: so are all masks."""
+    """So is the plan, although it leaves ranks without work: masks belong to micro-batches."""
     case = {"algorithm": name, "dropout": 0.4, "budget": 28, "games": {"groups": 6, "turns": 2}}
     told = {world: gang_of(world).run({**case, "sharded": sharded}) for world in (2, 3)}
     plans = {world: [one["data/micro_batches"] for one in told[world][0]["metrics"]] for world in told}
     alone = [one["data/micro_batches"] for one in Learned(case).outcome()["metrics"]]
-    assert plans == {2: alone, 3: alone}, "choose a batch that is cut alike"
+    assert plans == {2: alone, 3: alone}
     for world in told:
         assert_equal(case, told[world])
     without = Learned({**case, "dropout": 0.0}).outcome()
@@ -150,6 +150,7 @@ def test_any_trees(
 ) -> None:
     shape = {"groups": groups, "size": size, "turns": turns, "untrained": untrained}
     case = {"algorithm": name, "seed": seed, "games": shape, "budget": budget, "steps": 1, "sharded": sharded}
+    assume(len(batch_of(case, algorithm_of(case), 0).tree))  # some advantage is left
     assert_equal(case, gang_of(world).run(case))
 
 
