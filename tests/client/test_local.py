@@ -213,7 +213,8 @@ def test_the_real_server_s_settings_know_what_we_send():
     from art.process.running_server import SERVER_OPTIONS
     from art.server.settings import ServerSettings
 
-    assert {"host", "port", "key", "data_dir", *SERVER_OPTIONS} == set(ServerSettings.model_fields)
+    of_art_serve = {"host", "port", "key", "data_dir", "database", "role"}
+    assert of_art_serve | SERVER_OPTIONS == set(ServerSettings.model_fields)
 
 
 async def test_gpu_costs_are_logged_when_a_price_is_given(tmp_path, model):

@@ -68,8 +68,6 @@ def test_ranks_killed_at_random_moments_change_nothing(tmp_path: Path, base: Pat
                     eventually(lambda up=up: server.health()["trainer"] == up)
             assert server.model()["checkpoints"] == list(range(STEPS + 1))
             found[kind] = adapter(server, STEPS)
-            if kind == "killed":
-                assert "rank 1 of 2" in (tmp_path / "server.log").read_text()
     assert found["killed"] == found["undisturbed"]
 
 

@@ -87,7 +87,12 @@ def train_step(
             with attempt as budget:
                 share = step.begin_update(rows_E, tally, budget)
                 with step.ranks.agree():
-                    step.accumulate(share, tally)
+                    for number, micro in share.micro_batches:
+                        step.draws.seed(number)
+                        # Without a name: where memory ends, nothing holds it.
+                        step.loss(micro, tally).backward()
+                        tally.report_progress()
+                    step.keep_pace(share)
         step.add_up(tally)
         with step.ranks.agree():
             tally.updated(step.update(learning_rate, tally))
@@ -176,12 +181,8 @@ class _Step:
             self.slopes_E = self._slopes(share, rows_E, tally)
         return share
 
-    def accumulate(self, share: Share, tally: Tally) -> None:
-        """Add this rank's gradients."""
-        for number, micro in share.micro_batches:
-            self.draws.seed(number)
-            self.loss(micro, tally).backward()  # without a name: where memory ends, nothing holds it
-            tally.report_progress()
+    def keep_pace(self, share: Share) -> None:
+        """Forwards as often as the other ranks do, where they gather the base together, and adds nothing."""
         for micro in share.padded:
             (self.learner.policy.entry_scores(micro, self.drawn)[0].logprobs_E.sum() * 0.0).backward()
         self.draws.end()
