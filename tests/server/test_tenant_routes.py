@@ -103,7 +103,7 @@ async def test_the_routes_above_are_all_of_them(world: World) -> None:
         "/art/ui-link",
         "/v1/rollouts/{rollout_id:path}",
     }
-    operators = {"/art/models/{project}/{name}/adopt"}
+    operators = {"/art/models/{project}/{name}/adopt", "/art/cluster/drain"}
     same_as_train = {"/art/models/{project}/{name}/train_sft"}
     listed = {path for _, path, _ in _MODEL_ROUTES}
     shapes = {

@@ -241,7 +241,7 @@ def serve(
     replicas: Annotated[
         int,
         typer.Option(
-            min=1, max=64, help="The number of engine processes per base model, behind one address."
+            min=1, max=4096, help="The number of engine processes per base model, behind one address."
         ),
     ] = 1,
     base_model: BaseModels = None,
@@ -256,6 +256,21 @@ def serve(
             help="The origin of a web page that may send requests (https://example.org). May be repeated."
         ),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="Run the workers on the nodes of a Ray cluster: auto, on one of its nodes, or HOST:6379."
+        ),
+    ] = None,
+    cluster_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='A setting of the cluster, NAME=VALUE, such as engine={"gpus": 2}. May be repeated.'
+        ),
+    ] = None,
+    trust_network: Annotated[
+        bool, typer.Option(help="Use a Ray cluster that asks for no token. Only on a network that is closed.")
+    ] = False,
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
@@ -263,7 +278,7 @@ def serve(
     variable ART_API_KEY. Without it the server generates one in DATA_DIR/server/key.
     """
     _require_extra("local", "art serve")
-    from art.cli.serve import serve_forever
+    from art.cli.serve import cluster_settings, serve_forever
 
     raise typer.Exit(
         serve_forever(
@@ -278,6 +293,7 @@ def serve(
             allow_origins=allow_origin or [],
             base_models=base_model or [],
             models=model or [],
+            cluster=cluster_settings(cluster, cluster_option or [], trust_network=trust_network),
         )
     )
 

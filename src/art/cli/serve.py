@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +27,16 @@ def serve_forever(
     engine_options: Sequence[str] = (),
     replicas: int = 1,
     allow_origins: Sequence[str] = (),
+    cluster: Mapping[str, Any] | None = None,
     **control: Any,
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
 
-    engine_options: `NAME=VALUE` words. control: of `ControlSettings`.
+    engine_options: `NAME=VALUE` words. cluster: of `ClusterSettings`. control: of `ControlSettings`.
     """
     from pydantic import ValidationError
 
+    from art.cluster.settings import ClusterSettings
     from art.server.process import run
     from art.server.settings import ControlSettings, ServerSettings, key_source
     from art.wire.records import flaws_without_values
@@ -48,6 +50,7 @@ def serve_forever(
             allow_origins=list(allow_origins),
             engine=_engine_settings(engine, engine_options, replicas),
             control=ControlSettings(serve_registered=True, **control),
+            cluster=None if cluster is None else ClusterSettings.model_validate(cluster),
         )
     except ValidationError as error:
         typer.echo(flaws_without_values(error), err=True)
@@ -87,3 +90,18 @@ def _engine_settings(name: str, words: Sequence[str], replicas: int) -> EngineSe
     options = options_from("--engine-option", words)
     engine_options(name, options)
     return EngineSettings(name=name, options=options, replicas=replicas)
+
+
+def cluster_settings(
+    address: str | None, words: Sequence[str], *, trust_network: bool
+) -> dict[str, Any] | None:
+    """The settings of the cluster from the options of the command line; None: this machine alone.
+
+    words: `NAME=VALUE`. Ends the program with code 2 for options without a cluster.
+    """
+    if address is None:
+        if words or trust_network:
+            typer.echo("--cluster-option and --trust-network are about a cluster: add --cluster", err=True)
+            raise typer.Exit(2)
+        return None
+    return {"address": address, "trust_network": trust_network, **options_from("--cluster-option", words)}

@@ -86,8 +86,10 @@ class LocalBackend(RemoteBackend):
 
     path: where models, checkpoints and logs are kept (`.art` in the current folder). gpu_cost_per_hour_usd:
     of one GPU; each logged training step then tells `costs/gpu`. server_options: `engine`, `trainer`,
-    `control`, `limits`, `teacher` and `allow_origins` of the server's settings. in_process has no effect: it
-    is there for older programs.
+    `control`, `limits`, `teacher` and `allow_origins` of the server's settings. cluster: the Ray cluster
+    whose nodes run the workers, `"auto"` or `"HOST:6379"`, or all its settings (`{"address": "auto",
+    "engine": {"gpus": 1}}`); None: this machine runs them. in_process has no effect: it is there for older
+    programs.
 
     The server ends with `close()`, with the `with` block, or with the program, whichever comes first. One
     that died is started again with its models, and unfinished training jobs go on. Backends on one folder
@@ -103,17 +105,22 @@ class LocalBackend(RemoteBackend):
         in_process: bool = False,
         gpu_cost_per_hour_usd: float | None = None,
         server_options: Mapping[str, Any] | None = None,
+        cluster: str | Mapping[str, Any] | None = None,
         deadlines: JobDeadlines | None = None,
         supervisor_limits: SupervisorLimits | None = None,
     ) -> None:
         if in_process:
             log.info("in_process=True has no effect: the server always has a process of its own")
         require_extra("local", "LocalBackend()", remedy=_ELSEWHERE)
-        check_options(server_options or {}, SERVER_OPTIONS)
+        options = dict(server_options or {})
+        check_options(options, SERVER_OPTIONS)
+        if cluster is not None:
+            require_extra("cluster", f"LocalBackend(cluster={cluster!r})")
+            options["cluster"] = {"address": cluster} if isinstance(cluster, str) else dict(cluster)
         super().__init__("http://127.0.0.1", "", deadlines=deadlines)
         self._path = Path(path or ".art").absolute()
         self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
-        self._shared = local_server(self._path, server_options or {}, supervisor_limits)
+        self._shared = local_server(self._path, options, supervisor_limits)
         self._server, self._registered = self._shared.process, self._shared.registered
         self._starting = PerLoop(asyncio.Lock)
         self._connection = ServerConnection(self._address, self._revive, self._server.state)

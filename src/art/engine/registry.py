@@ -61,6 +61,19 @@ ENGINES: Mapping[str, EngineKind] = MappingProxyType(
 )
 
 
+def needs_this_machine(name: str, options: Mapping[str, Any]) -> str:
+    """Returns why an engine cannot be placed on another machine; empty: it can, or it has servers of its own.
+
+    Raises: ConfigurationError.
+    """
+    if engine_kind(name).start_server is None or options.get("urls"):
+        return ""
+    return (
+        "its server listens on a socket of its own machine. Start vLLM's servers on the nodes, and name them "
+        "in the engine option urls"
+    )
+
+
 def engine_kind(name: str) -> EngineKind:
     """Raises: ConfigurationError that lists the known engines."""
     if name not in ENGINES:

@@ -104,16 +104,17 @@ def _write(path: Path, content: str | bytes, *, mode: int, durable: bool) -> Non
 _PAUSE_SECONDS = 0.01
 
 
-def take_lock(path: Path, *, patience: float = 0.0, mode: int = 0o600) -> int | None:
+def take_lock(path: Path, *, patience: float = 0.0, mode: int = 0o600, shared: bool = False) -> int | None:
     """The descriptor that holds the lock; closing it lets go. None when another one kept it for too long.
 
     path: made with `mode` if it is not there. patience: seconds to wait for another process or thread.
+    shared: several may hold it so at once, and nobody else meanwhile.
     Where files have no such lock (Windows) it is always had: one program needs none.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
     deadline = time.monotonic() + patience
     try:
-        while not _try_lock(descriptor):
+        while not _try_lock(descriptor, shared):
             if time.monotonic() >= deadline:
                 os.close(descriptor)
                 return None
@@ -124,13 +125,13 @@ def take_lock(path: Path, *, patience: float = 0.0, mode: int = 0o600) -> int | 
     return descriptor
 
 
-def _try_lock(descriptor: int) -> bool:
+def _try_lock(descriptor: int, shared: bool) -> bool:
     if os.name != "posix":
         return True
     import fcntl
 
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

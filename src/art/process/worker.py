@@ -94,6 +94,8 @@ class RunningWorker(Protocol):
     url: str
     key: str
     disk: WorkerDisk
+    node: str
+    """The address of its machine in a cluster; empty: this machine."""
 
     @property
     def label(self) -> str: ...
@@ -125,6 +127,7 @@ class Worker:
         self.key = key
         self.url = ""
         self.disk: WorkerDisk = SharedDisk()
+        self.node = ""
         self._process = process
         self._log = log
         assert process.stderr is not None
@@ -247,7 +250,8 @@ class Worker:
             ) from error
         # A worker that prints must not block on a full pipe, and what it prints belongs to its log.
         self._copies.append(asyncio.create_task(self._log.follow(stdout)))
-        self.url = f"http://127.0.0.1:{ready['port']}"
+        host = str(self.spec.config.get("host", "127.0.0.1"))
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{ready['port']}"
         self._http = httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {self.key}"},

@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from art.errors import ARTError, ConfigurationError, RequestError, did_you_mean
+from art.cluster.launcher import ClusterLauncher
+from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError, did_you_mean
 from art.process.in_use import InUse
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import (
@@ -39,7 +40,15 @@ from art.server.settings import ControlSettings, TeacherSettings
 from art.server.tenancy import Tenant, tenant_of
 from art.server.workers.base_model import ServerWorkers
 from art.server.workers.supervisor import WorkerOptions
-from art.wire.models import DeleteCheckpointsReply, ModelInfo, ModelSummary, RegisterRequest, UnloadStepsReply
+from art.wire.models import (
+    DeleteCheckpointsReply,
+    DrainNodeReply,
+    DrainNodeRequest,
+    ModelInfo,
+    ModelSummary,
+    RegisterRequest,
+    UnloadStepsReply,
+)
 from art.wire.records import quantized_name, split_bits
 
 
@@ -137,10 +146,12 @@ class Control:
         options: WorkerOptions,
         settings: ControlSettings | None = None,
         teachers: TeacherSettings | None = None,
+        cluster: ClusterLauncher | None = None,
     ) -> None:
         self.settings = settings or ControlSettings()
         self.layout = DataLayout(data_dir.resolve())
         self.catalog = catalog
+        self._cluster = cluster
         self.models = RegisteredModels(self.layout)
         self.in_use = InUse[Path]()
         self._workers = ServerWorkers(catalog, options=options, layout=self.layout, settings=self.settings)
@@ -258,7 +269,26 @@ class Control:
         or `new`), what is not served, and how large the ledger was after the last step.
         """
         known = {"workers": self._workers.health(), "unserved": self.unserved}
+        if self._cluster is not None:
+            known["cluster"] = self._cluster.health()
         return known | {"ledger": size} if (size := self.retention.described()) else known
+
+    async def drain_node(self, request: DrainNodeRequest) -> DrainNodeReply:
+        """Give a node no more workers, and move those that it has; or, with `undo`, use it again.
+
+        Requests go on: each worker is ended when its successor serves. A trainer is moved between two steps.
+        Raises NotFoundError (there is no cluster, or no such node), WorkerError, DeadlineError.
+        """
+        if self._cluster is None:
+            raise NotFoundError(
+                "this server has no cluster: start it with --cluster", status=404, code="no_cluster"
+            )
+        node = self._cluster.find_node(request.node)
+        if request.undo:
+            self._cluster.drained.discard(node.id)
+            return DrainNodeReply(node=node.address, moved=[])
+        self._cluster.drained.add(node.id)
+        return DrainNodeReply(node=node.address, moved=await self._workers.leave_node(node.address))
 
     async def counts(self) -> ControlCounts:
         """Jobs by state, each worker, requests that wait for one. Raises: JobStoreError, DiskError."""

@@ -24,10 +24,12 @@ from typing import Any
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
-from art.engine.registry import masked_by
-from art.errors import ConfigurationError
+from art.cluster.launcher import ClusterLauncher
+from art.engine.registry import masked_by, needs_this_machine
+from art.errors import ConfigurationError, require_extra
 from art.process.resources import listen, raise_file_limit
 from art.process.running_server import RunningServer, announce_server, digest_of_options, withdraw_server
+from art.process.worker import Launch, Worker
 from art.server.app import App, is_of_pages
 from art.server.catalog import Catalog
 from art.server.control import Control
@@ -168,6 +170,10 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
             ledger_is_empty=await ledger.is_empty(),
         )
         catalog = Catalog()
+        cluster = await _cluster(settings)
+        if cluster is not None:
+            rooms.push_async_callback(cluster.close)
+        launch: Launch = Worker.start if cluster is None else cluster.launch
         control = Control(
             data_dir=settings.data_dir,
             catalog=catalog,
@@ -178,13 +184,32 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
                 replicas=settings.engine.replicas,
                 devices=settings.engine.devices,
                 trainer_options=settings.trainer.options,
+                launch=launch,
             ),
+            cluster=cluster,
             settings=settings.control,
             teachers=resolve_teacher(settings),
         )
         rooms.push_async_callback(control.close)
         await control.start()
         yield catalog, ledger, stitcher, control
+
+
+async def _cluster(settings: ServerSettings) -> ClusterLauncher | None:
+    """The cluster of the settings, connected. Raises ConfigurationError, WorkerDiedError, DeadlineError."""
+    if settings.cluster is None:
+        return None
+    require_extra("cluster", f"the cluster {settings.cluster.address}")
+    if settings.engine.devices is not None:
+        raise ConfigurationError(
+            f"engine.devices={settings.engine.devices!r} names devices of this machine, but the engines run "
+            f"in the cluster {settings.cluster.address}, where Ray gives each its GPUs: leave it out, and say "
+            "how many with cluster.engine.gpus"
+        )
+    if why := needs_this_machine(settings.engine.name, settings.engine.options):
+        raise ConfigurationError(f"the engine {settings.engine.name!r} does not run in a cluster: {why}")
+    logs = DataLayout(settings.data_dir).log_file("placer").parent
+    return await ClusterLauncher.start(settings.cluster, settings.server_dir, logs)
 
 
 def _ledger(settings: ServerSettings) -> Ledger:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from art.cluster.settings import ClusterSettings
 from art.errors import ConfigurationError
 from art.process.files import disk_error, write_first
 from art.wire.records import Strict, flaws_without_values
@@ -116,13 +117,17 @@ def _origin(value: str) -> str:
 Origin = Annotated[str, AfterValidator(_origin)]
 
 
+MOST_REPLICAS = 4096
+"""Of one base model. Choosing one of 1,000 takes microseconds; more than these are a mistyped number."""
+
+
 class EngineSettings(Strict):
     """The engine that serves the base models, and its options."""
 
     name: str = "builtin"
     options: dict[str, Any] = Field(default_factory=dict)
     """Handed to the engine's worker, which refuses what it does not know."""
-    replicas: int = Field(default=1, ge=1, le=64)
+    replicas: int = Field(default=1, ge=1, le=MOST_REPLICAS)
     """Engine processes for each base model, behind one address."""
     devices: list[str] | None = None
     """Where each replica computes, such as `["cuda:0", "cuda:1"]`; None: all where `options` say."""
@@ -173,6 +178,8 @@ class ServerSettings(Strict):
     limits: LimitSettings = LimitSettings()
     control: ControlSettings = ControlSettings()
     teacher: TeacherSettings = TeacherSettings()
+    cluster: ClusterSettings | None = None
+    """Workers run on the nodes of a Ray cluster. None: on this machine."""
 
     @property
     def server_dir(self) -> Path:

@@ -241,6 +241,23 @@ class PagesLink(Strict):
     """Seconds."""
 
 
+class DrainNodeRequest(Strict):
+    """POST /art/cluster/drain: a node of the cluster is to have no workers."""
+
+    node: str
+    """Its address, or Ray's id of it."""
+    undo: bool = False
+    """Use it again."""
+
+
+class DrainNodeReply(Strict):
+    """Reply of POST /art/cluster/drain, when no worker is left there."""
+
+    node: str
+    moved: list[str]
+    """Names of the workers that serve elsewhere now."""
+
+
 class MergeRequest(Strict):
     """The one line on the standard input of `python -m art.training.merge`."""
 

@@ -18,10 +18,16 @@ SHORT = 50
 """Lines. A shorter file says in `WHY_SHORT` why it stands alone; a package's `__init__.py` that holds nothing
 but its docstring is no file in this sense: it cannot be joined with another."""
 
-MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 26, 400, 39, 7
+MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 27, 400, 39, 7
 """The agreed figures; circles and knots: none. CONTRIBUTING.md says the same."""
 
-LATER_ROOMS = {"engine/replicas": 3, "ui": 16, "tracking/sinks": 8, "environments/adapters": 12}
+LATER_ROOMS = {
+    "cluster": 16,
+    "engine/replicas": 3,
+    "ui": 16,
+    "tracking/sinks": 8,
+    "environments/adapters": 12,
+}
 """Rooms under src/art with a wall of their own, which the wall of all files does not count -> most files."""
 
 WHY_SHORT = {

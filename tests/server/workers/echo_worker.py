@@ -41,7 +41,7 @@ def main() -> None:
         raise SystemExit(1)
     if behaviour == "chatty":
         sys.stdout.write("a library says hello\n")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Health)
+    server = http.server.ThreadingHTTPServer((config.get("host", "127.0.0.1"), 0), Health)
     server.key = config["key"]  # type: ignore[attr-defined]
     sys.stdout.write(json.dumps({"ready": True, "port": server.server_port}) + "\n")
     sys.stdout.flush()

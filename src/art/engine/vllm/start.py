@@ -185,6 +185,7 @@ class VllmServer:
     def __init__(self, name: str, engine: VllmEngine, process: VllmProcess | None) -> None:
         """`process`: None where somebody else started the server; it is never ended then."""
         self.label = f"vLLM {name!r}"
+        self.node = ""
         self.engine = engine
         self._process = process
         self._watch = asyncio.create_task(self._fail_when_it_ends())

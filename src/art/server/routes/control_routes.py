@@ -28,6 +28,7 @@ from art.wire.models import (
     AdoptRequest,
     DeleteCheckpointsRequest,
     DeleteModelReply,
+    DrainNodeRequest,
     ForkRequest,
     ModelList,
     RegisterRequest,
@@ -124,7 +125,12 @@ def control_routes(control: Control) -> list[BaseRoute]:
         lines = _event_lines(tenant_in(request.scope), control.jobs.events(job_id, after))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
+    async def drain_node(request: Request) -> Response:
+        operator_only(request, "it is about the server's machines")
+        return record_reply(request, await control.drain_node(await read_body(request, DrainNodeRequest)))
+
     return [
+        Route("/art/cluster/drain", drain_node, methods=["POST"]),
         Route("/art/models", register, methods=["POST"]),
         Route("/art/models", list_models, methods=["GET"]),
         Route(MODEL_ROUTE, get_model, methods=["GET"]),

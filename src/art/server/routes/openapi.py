@@ -35,6 +35,8 @@ from art.wire.models import (
     DeleteCheckpointsReply,
     DeleteCheckpointsRequest,
     DeleteModelReply,
+    DrainNodeReply,
+    DrainNodeRequest,
     ForkReply,
     ForkRequest,
     Manifest,
@@ -173,6 +175,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", f"{_MODEL}/checkpoints/{{step}}/files"): Operation(summary="A step's files", reply=Manifest),
     ("GET", f"{_MODEL}/checkpoints/{{step}}/files/{{file}}"): Operation(
         summary="One file of a step", reply=None
+    ),
+    ("POST", "/art/cluster/drain"): Operation(
+        summary="Move the workers of a node of the cluster elsewhere",
+        body=DrainNodeRequest,
+        reply=DrainNodeReply,
     ),
     ("POST", UI_LINK_ROUTE): Operation(
         summary="A link that opens the pages of the runs in one browser", reply=PagesLink

@@ -163,6 +163,16 @@ class EngineWorkers:
         """Return once one of them is up. Raises WorkerError (all were given up), DeadlineError."""
         await self.pool.wait_until_up(awake=False)
 
+    async def leave_node(self, node: str) -> list[str]:
+        """Start those of a node elsewhere, one after the other; requests go on. Returns their names.
+
+        Raises WorkerError, DeadlineError.
+        """
+        there = [one for one in self.supervisors if one.current is not None and one.current.node == node]
+        for supervisor in there:
+            await supervisor.move()
+        return [one.spec.name for one in there]
+
     def health(self) -> dict[str, Any]:
         """`up` when all are, `failed` when none will come back; and each of them."""
         states = [supervisor.state for supervisor in self.supervisors]
@@ -296,6 +306,19 @@ class BaseModelWorkers:
         """End all workers. What they held is forgotten."""
         await asyncio.gather(self.engines.close(), self.trainers.close())
 
+    async def leave_node(self, node: str) -> list[str]:
+        """Start the workers of a node elsewhere, the trainer between two steps. Returns their names.
+
+        Raises WorkerError, DeadlineError.
+        """
+        moved = await self.engines.leave_node(node)
+        trainer = self.trainers.supervisor
+        async with asyncio.timeout(self._settings.job), self.training:
+            if trainer.current is not None and trainer.current.node == node:
+                await trainer.move()
+                moved.append(trainer.spec.name)
+        return moved
+
     async def wait_until_up(self) -> None:
         """Return once engine and trainer are up. Raises WorkerError (given up), DeadlineError."""
         await self.engines.wait_until_up()
@@ -428,6 +451,11 @@ class ServerWorkers:
     def requests_on_hold(self) -> dict[str, int]:
         """Requests of each base model that wait until an engine of it is up and awake."""
         return {name: workers.engine.requests_on_hold for name, workers in self._by_base.items()}
+
+    async def leave_node(self, node: str) -> list[str]:
+        """Start the workers of a node elsewhere. Returns their names. Raises WorkerError, DeadlineError."""
+        moved = await asyncio.gather(*(workers.leave_node(node) for workers in self._by_base.values()))
+        return [name for names in moved for name in names]
 
     async def close(self) -> None:
         """End all workers."""

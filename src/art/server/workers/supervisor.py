@@ -60,6 +60,9 @@ _log = logging.getLogger(__name__)
 class Supervised(Protocol):
     """The interface of supervised processes: a `Worker`, or a vLLM server."""
 
+    node: str
+    """The address of its machine in a cluster; empty: this machine."""
+
     @property
     def label(self) -> str: ...
 
@@ -163,6 +166,22 @@ class Supervisor(Generic[W]):
         if worker is not None and worker is self._worker and not self._suspicion.done():
             self._up.clear()
             self._suspicion.set_result(error)
+
+    async def move(self) -> None:
+        """Start another worker beside the one that serves, and end that one when its successor is up.
+
+        Raises what starting it and `when_up` do; then the old one serves on.
+        """
+        old, watch = self._worker, self._watch
+        if old is None or watch is None or not self._up.is_set():
+            return  # the next one is started elsewhere anyway
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        try:
+            self._serve(await self._launch())
+        finally:
+            self._watch = asyncio.create_task(self._keep_alive(), name=f"watch {self.spec.name}")
+        await old.stop()
 
     async def close(self) -> None:
         """End the watch and the worker."""

@@ -1,0 +1,1 @@
+"""Workers on the machines of a cluster."""

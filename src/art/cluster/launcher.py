@@ -1,0 +1,251 @@
+"""The cluster of one server: places workers on nodes, starts them there, and knows where each of them is.
+
+    launcher = await ClusterLauncher.start(settings, folder)
+    worker = await launcher.launch(spec)          # as `Worker.start` does on this machine
+
+Restarts are the supervisors' alone. Ray restarts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from art.cluster.host import DISTRIBUTION
+from art.cluster.host_client import HostClient
+from art.cluster.placer_lines import HostAddress, HostOrder, PlaceOrder
+from art.cluster.placer_link import PlacerLink
+from art.cluster.plan import Bundle, NodeRow, choose_bundle, why_no_room
+from art.cluster.remote_worker import RemoteWorker
+from art.cluster.settings import ClusterSettings
+from art.cluster.shelf import Shelf
+from art.cluster.shelf_app import NodeShelf, ShelfServer
+from art.cluster.shelf_disk import FanOut, ShelfDisk
+from art.errors import ConfigurationError, DeadlineError, NotFoundError
+from art.process.files import write_first
+from art.process.worker import WorkerSpec
+
+_log = logging.getLogger(__name__)
+_RELEASE_S = 10.0
+_SWEEP_S = 60.0
+_SUSPECT_S = 60.0
+"""A node whose connections broke is avoided for so long, unless there is no other."""
+_GB = 10**9
+
+
+class ClusterLauncher:
+    """One for a server. `start` it, and close it when its workers have ended."""
+
+    def __init__(self, settings: ClusterSettings, server_id: str) -> None:
+        self.settings = settings
+        self.drained: set[str] = set()
+        """Nodes that get no more workers, by Ray's id."""
+        self._server_id = server_id
+        self._workers: dict[str, RemoteWorker] = {}
+        self._names: set[str] = set()
+        self._suspected: dict[str, float] = {}
+        self._link: PlacerLink
+        self._shelf: Shelf
+        self._shelf_server: ShelfServer
+        self._fan_out: FanOut
+
+    @classmethod
+    async def start(cls, settings: ClusterSettings, folder: Path, logs: Path) -> ClusterLauncher:
+        """Connect to the cluster, and serve what its nodes are to get.
+
+        folder: of this server, for its name in the cluster and the shelf. What an earlier server of the
+        folder left in the cluster ends. Raises ConfigurationError, WorkerDiedError, DeadlineError.
+        """
+        launcher = cls(settings, await asyncio.to_thread(_server_id, folder))
+        link = await PlacerLink.start(settings, logs / "placer.log", launcher._on_nodes)
+        launcher._link = link
+        try:
+            launcher._shelf = Shelf(folder / "shelf", int(settings.shelf_gb * _GB))
+            host = settings.host or link.ready.node
+            launcher._shelf_server = await ShelfServer.start(launcher._shelf, host, takes_orders=False)
+            launcher._fan_out = FanOut(launcher._shelf_server.address.source)
+            left = await link.sweep(launcher._actor(""), _SWEEP_S)
+        except BaseException:
+            await link.close()
+            raise
+        if left:
+            _log.warning("workers of an earlier server were ended: %s", ", ".join(left))
+        _log.info(
+            "cluster %s: %d nodes, token %s",
+            link.ready.cluster,
+            len(launcher.nodes),
+            "asked for" if link.ready.authenticated else "not asked for",
+        )
+        return launcher
+
+    @property
+    def nodes(self) -> list[NodeRow]:
+        """Returns the nodes that live."""
+        return [node for node in self._link.nodes if node.alive]
+
+    @property
+    def placer_pid(self) -> int | None:
+        return self._link.pid
+
+    @property
+    def workers(self) -> Sequence[RemoteWorker]:
+        """Returns the workers that run or start."""
+        return list(self._workers.values())
+
+    async def close(self) -> None:
+        """Let go of the cluster. Workers that still run end."""
+        await asyncio.gather(*(worker.stop() for worker in self.workers))
+        await self._shelf_server.stop()
+        await self._shelf.close()
+        await self._link.close()
+
+    async def launch(self, spec: WorkerSpec) -> RemoteWorker:
+        """Start a worker on a node that has room.
+
+        Raises WorkerDiedError, ConfigurationError, DeadlineError, StorageError.
+        """
+        bundle = choose_bundle(
+            spec.name,
+            self.settings,
+            self._link.nodes,
+            drained=sorted(self.drained),
+            suspected=self._suspects(),
+        )
+        name = self._free_name(spec.name)
+        self._names.add(name)
+        try:
+            host = await self.place(name, bundle)
+        except BaseException:
+            self._names.discard(name)
+            raise
+        shelf = NodeShelf(host.address.shelf)
+
+        async def release(lost: bool) -> None:
+            self._workers.pop(name, None)
+            if lost:
+                self._suspected[host.address.node_id] = time.monotonic() + _SUSPECT_S
+                self._fan_out.forget(host.address.shelf.source)
+            await shelf.close()
+            try:
+                await self.release(name)
+            finally:
+                self._names.discard(name)
+
+        disk = ShelfDisk(self._shelf, shelf, self._fan_out)
+        worker = RemoteWorker(spec, host, disk, silence=self.settings.silence, release=release)
+        self._workers[name] = worker
+        await worker.begin(self.settings.lease)
+        return worker
+
+    async def place(self, name: str, bundle: Bundle) -> HostClient:
+        """A host of that name on a node that has room. Whoever has it renews its lease, and closes it.
+
+        Raises WorkerDiedError, ConfigurationError, DeadlineError.
+        """
+        key = secrets.token_urlsafe(32)
+        own = version(DISTRIBUTION)
+        order = PlaceOrder(
+            name=self._actor(name),
+            bundle=bundle,
+            host=HostOrder(
+                nonce=secrets.token_hex(8),
+                key=key,
+                version=own,
+                lease=self.settings.lease,
+                shelf=self.settings.shelf,
+                shelf_bytes=int(self.settings.shelf_gb * _GB),
+            ),
+            deadline=self.settings.place,
+        )
+        try:
+            address: HostAddress = await self._link.place(order)
+        except DeadlineError as error:
+            words = why_no_room(name, bundle, self._link.nodes, self.settings.place)
+            raise DeadlineError(words) from error
+        host = HostClient(address, key)
+        if address.version != own:
+            await host.close()
+            await self.release(name)
+            raise ConfigurationError(
+                f"node {address.node} has version {address.version} of {DISTRIBUTION}, and this server has "
+                f"{own}: install the same on all nodes"
+            )
+        return host
+
+    async def release(self, name: str) -> None:
+        """End the host of that name. Raises DeadlineError, WorkerDiedError."""
+        await self._link.release(self._actor(name), _RELEASE_S)
+
+    def find_node(self, address: str) -> NodeRow:
+        """The node with an address or an id that lives. Raises NotFoundError, which lists them."""
+        for node in self.nodes:
+            if address in (node.address, node.id):
+                return node
+        known = ", ".join(node.address for node in self.nodes) or "none"
+        raise NotFoundError(f"{address!r} is no node of the cluster; nodes: {known}", status=404, code="node")
+
+    def health(self) -> dict[str, Any]:
+        """Returns what `/health` shows of the cluster."""
+        ready = self._link.ready
+        return {
+            "address": ready.cluster,
+            "ray": ready.ray,
+            "authenticated": ready.authenticated,
+            "shelf": self._shelf_server.address.url,
+            "placer": {"state": self._link.state, "restarts": self._link.restarts},
+            "nodes": [
+                {
+                    "address": node.address,
+                    "id": node.id,
+                    "state": "drained" if node.id in self.drained else "up",
+                    "resources": node.totals,
+                }
+                for node in self.nodes
+            ],
+            "workers": [
+                {
+                    "name": name,
+                    "node": worker.node,
+                    "pid": worker.pid,
+                    "lease_age": round(worker.lease_age, 1),
+                    "lease": self.settings.lease,
+                }
+                for name, worker in sorted(self._workers.items())
+            ],
+        }
+
+    def _actor(self, name: str) -> str:
+        return f"art/{self._server_id}/{name}"
+
+    def _free_name(self, worker: str) -> str:
+        """Returns the worker's name, or one like it while its predecessor serves."""
+        return next(
+            name
+            for number in range(1, len(self._names) + 2)
+            if (name := worker if number == 1 else f"{worker}+{number}") not in self._names
+        )
+
+    def _suspects(self) -> list[str]:
+        now = time.monotonic()
+        self._suspected = {node: until for node, until in self._suspected.items() if until > now}
+        return sorted(self._suspected)
+
+    def _on_nodes(self, nodes: Sequence[NodeRow]) -> None:
+        dead = {node.id: node.why_dead for node in nodes if not node.alive}
+        for worker in self.workers:
+            if worker.node_id in dead:
+                worker.lose_node(dead[worker.node_id])
+
+
+def _server_id(folder: Path) -> str:
+    """Returns the name of this folder's server in the cluster, which is made once."""
+    path = folder / "cluster-id"
+    if not path.exists():
+        write_first(path, secrets.token_hex(6) + "\n", mode=0o600)
+    return path.read_text(encoding="ascii").strip()

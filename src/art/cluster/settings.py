@@ -1,0 +1,80 @@
+"""The settings of a cluster: where Ray is, what each worker takes of a node, and how far the network is
+trusted.
+
+They are part of `ServerSettings`, and said once for `art serve --cluster` and `LocalBackend(cluster=...)`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from art.wire.records import Strict
+
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
+RAY_CLIENT = "ray://"
+"""The spelling of Ray Client's addresses, which some programs use for every cluster."""
+GCS_PORT = 6379
+
+
+def checked_address(value: str) -> str:
+    """Returns `auto` or HOST:PORT. Raises ValueError, which says what an address is.
+
+    `ray://HOST` is accepted as a spelling of HOST:6379. With the port of Ray Client it is refused: that one
+    is a proxy, through which nothing here goes.
+    """
+    bare = value.removeprefix(RAY_CLIENT)
+    if bare != value and bare.endswith(":10001"):
+        raise ValueError(
+            f"{value!r} is the address of Ray Client, a proxy that is not used here; give the address of the "
+            f"head node, {bare.removesuffix('10001')}{GCS_PORT}"
+        )
+    if bare != value and ":" not in bare:
+        bare = f"{bare}:{GCS_PORT}"
+    if bare == "auto" or _ADDRESS.fullmatch(bare):
+        return bare
+    raise ValueError(
+        f"{value!r} is no address of a Ray cluster: give auto, on a node of it, or HOST:{GCS_PORT}"
+    )
+
+
+Address = Annotated[str, AfterValidator(checked_address)]
+
+
+class RoleResources(Strict):
+    """What one worker takes of its node."""
+
+    cpus: float = Field(default=1.0, ge=0)
+    gpus: float | None = Field(default=None, ge=0)
+    """None: one where the cluster has GPUs, none elsewhere."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Resources of the cluster's own, by name, such as `{"engine_slot": 1}`."""
+
+
+class ClusterSettings(Strict):
+    """A Ray cluster whose nodes run the workers. Times are in seconds."""
+
+    address: Address
+    """`auto`: the cluster of this machine. Otherwise HOST:6379, the head node."""
+    engine: RoleResources = RoleResources()
+    trainer: RoleResources = RoleResources()
+    host: str | None = None
+    """The address by which nodes reach this machine. None: the one that Ray knows it by."""
+    trust_network: bool = False
+    """Use a cluster without token authentication: whoever reaches its ports runs programs on its nodes."""
+    lease: float = Field(default=60.0, ge=1)
+    """A worker whose server has not renewed its lease for so long ends."""
+    silence: float = Field(default=15.0, gt=0)
+    """A node that gave no sign of life for so long is taken for dead."""
+    place: float = Field(default=300.0, gt=0)
+    """Longest wait for a node with room."""
+    shelf: str | None = None
+    """The folder of a node's copies. None: `~/.cache/art/shelf`. Each node has a folder of its own in it."""
+    shelf_gb: float = Field(default=200.0, gt=0)
+    """Most that a node keeps, in units of 10^9 bytes."""
+
+
+RENEWALS = 6
+"""A lease is renewed so often before it would end."""

@@ -1,0 +1,158 @@
+"""Folders between the server and a worker elsewhere, by content: one copy a node, few from the server.
+
+fetch      the server offers the folder; the worker's node fetches its digest from a node that has it, or
+           from the server
+place      a name in the folder of the node in which its workers write
+collect    the node takes what was written as a copy; the server pulls it beside the folder and renames it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from art.cluster.shelf import Shelf
+from art.cluster.shelf_app import NodeShelf
+from art.cluster.sources import Source
+from art.errors import DeadlineError, StorageError
+
+_MOST_PEERS = 3
+"""Further ones that a node may ask when the first does not answer."""
+_MOST_DIGESTS = 256
+
+
+@dataclass(slots=True)
+class _Spread:
+    """The nodes that have one digest, give it and get it."""
+
+    having: dict[str, Source] = field(default_factory=dict)
+    giving: Counter[str] = field(default_factory=Counter)
+    getting: set[str] = field(default_factory=set)
+
+
+class FanOut:
+    """Chooses from whom a node pulls a copy: each source gives to `most_at_once` nodes at a time, and whoever
+    has a copy is a source for the next ones.
+
+    So the server sends few copies, however many nodes there are, and 100 nodes have theirs after five rounds.
+    """
+
+    def __init__(self, server: Source, *, most_at_once: int = 2, patience: float = 3600.0) -> None:
+        """patience: seconds that a node waits for its turn."""
+        self._server = server
+        self._most = most_at_once
+        self._patience = patience
+        self._spreads: OrderedDict[str, _Spread] = OrderedDict()
+        self._changed = asyncio.Condition()
+
+    @contextlib.asynccontextmanager
+    async def choose_sources(self, digest: str, node: Source) -> AsyncIterator[list[Source]]:
+        """The sources for a node that wants a copy, best first, in a block that ends when it has it.
+
+        Raises DeadlineError when its turn does not come.
+        """
+        spread = self._spread(digest)
+        if node.url in spread.having or node.url in spread.getting:  # it will find it there
+            yield self._sources(spread, self._server, node)
+            return
+        spread.getting.add(node.url)
+        chosen = None
+        try:
+            chosen = await self._take_turn(spread, digest)
+            yield self._sources(spread, chosen, node)
+            spread.having[node.url] = node
+        finally:
+            spread.getting.discard(node.url)
+            if chosen is not None:
+                spread.giving[chosen.url] -= 1
+            async with self._changed:
+                self._changed.notify_all()
+
+    def forget(self, node: Source) -> None:
+        """A node that is lost gives nothing any more."""
+        for spread in self._spreads.values():
+            spread.having.pop(node.url, None)
+
+    def _spread(self, digest: str) -> _Spread:
+        spread = self._spreads.setdefault(digest, _Spread())
+        self._spreads.move_to_end(digest)
+        for old in list(self._spreads)[: max(0, len(self._spreads) - _MOST_DIGESTS)]:
+            if not self._spreads[old].getting:
+                del self._spreads[old]
+        return spread
+
+    async def _take_turn(self, spread: _Spread, digest: str) -> Source:
+        def free() -> list[Source]:
+            able = [*spread.having.values(), self._server]
+            return [source for source in able if spread.giving[source.url] < self._most]
+
+        try:
+            async with asyncio.timeout(self._patience), self._changed:
+                await self._changed.wait_for(free)
+                # A node rather than the server, which has other work.
+                chosen = min(free(), key=lambda source: spread.giving[source.url])
+                spread.giving[chosen.url] += 1
+                return chosen
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"no node and no server was free to give the copy {digest[:12]} for {self._patience:g} s"
+            ) from error
+
+    def _sources(self, spread: _Spread, first: Source, node: Source) -> list[Source]:
+        """The chosen one, some that have it too, and always the server."""
+        others = [one for one in spread.having.values() if one.url not in (first.url, node.url)]
+        chosen = [first, *others[:_MOST_PEERS]]
+        return chosen if first.url == self._server.url else [*chosen, self._server]
+
+
+class ShelfDisk:
+    """The disk of a worker on another machine (`art.process.worker.WorkerDisk`)."""
+
+    def __init__(self, shelf: Shelf, node: NodeShelf, fan_out: FanOut) -> None:
+        """shelf: the server's own. node: where the worker runs. fan_out: one for all nodes of the server."""
+        self._shelf = shelf
+        self._node = node
+        self._fan_out = fan_out
+        self._places: dict[Path, Path] = {}
+
+    async def fetch(self, folder: Path) -> Path:
+        """Returns where the node has its copy of a folder, such as a checkpoint.
+
+        Raises StorageError, DiskError (of either machine), DeadlineError, WorkerError.
+        """
+        return await self._fetch(await self._shelf.offer(folder))
+
+    async def fetch_base_model(self, folder: Path) -> Path:
+        """Returns where the node has its copy of a base model's folder, whose files may be links, as those of
+        the hub's cache are.
+
+        Raises what `fetch` raises.
+        """
+        return await self._fetch(await self._shelf.offer(folder, follow_links=True))
+
+    async def _fetch(self, digest: str) -> Path:
+        async with self._fan_out.choose_sources(digest, self._node.address.source) as sources:
+            return await self._node.fetch(digest, sources)
+
+    def place(self, folder: Path) -> Path:
+        """Returns a new name on the node for what `collect` brings to `folder`."""
+        place = Path(self._node.address.written) / f"w{secrets.token_hex(8)}"
+        self._places[folder] = place
+        return place
+
+    async def collect(self, folder: Path) -> None:
+        """Brings what the worker wrote to `folder`, which must not exist: whole and checked, or not at all.
+
+        Raises StorageError, DiskError (of either machine), DeadlineError, WorkerError.
+        """
+        place = self._places.get(folder)
+        if place is None:
+            raise StorageError(f"no worker was told to write what belongs to {folder}")
+        digest = await self._node.adopt(place)
+        await self._shelf.bring(digest, [self._node.address.source], folder)
+        del self._places[folder]

@@ -1,0 +1,85 @@
+"""A Ray cluster of simulated nodes for a test, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HEAD = "127.0.0.2"
+ECHO_FOLDER = Path(__file__).parents[1] / "server" / "workers"
+
+
+class RayNodes:
+    """The cluster. `environment`: what a program needs to use it."""
+
+    def __init__(self, process: subprocess.Popen[str], environment: dict[str, str]) -> None:
+        self.environment = environment
+        self.alive: set[str] = set()
+        self._process = process
+        self.address: str = self._answer()["address"]
+
+    def add(self, address: str, *, cpus: int = 2, **resources: float) -> None:
+        """Adds a node with this address."""
+        self._tell({"add": {"node_ip_address": address, "num_cpus": cpus, "resources": resources}})
+        self.alive.add(address)
+
+    def kill(self, address: str) -> None:
+        """Kills all processes of the node."""
+        self._tell({"kill": address})
+        self.alive.discard(address)
+
+    def _tell(self, order: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the Ray cluster ended"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@contextlib.contextmanager
+def ray_nodes(folder: Path, *, head: str = HEAD, token: bool = True) -> Iterator[RayNodes]:
+    """A cluster with its head alone, which has room for nothing."""
+    auth = {"RAY_AUTH_MODE": "disabled"}
+    if token:
+        auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    own = {
+        **auth,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "180",
+        "PYTHONPATH": str(ECHO_FOLDER),
+    }
+    environment = {**os.environ, **own}
+    with (folder / "ray.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("ray_program.py")), json.dumps({"head": head})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        yield RayNodes(process, own)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(60)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
