@@ -2,8 +2,8 @@
 
     python -m bench.kill_program --path RUN --steps 4 [--cluster HOST:6379]
 
-One request at a time, each computed from its first token: two undisturbed runs end with the same bytes. A line
-of JSON a step says what became of its rollouts.
+One request at a time, each computed from its first token: two undisturbed runs end with the same bytes. A
+line of JSON a step says what became of its rollouts.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Runs of tic-tac-toe that somebody disturbs: processes and nodes are killed at random moments, the run goes on.
+"""Runs of tic-tac-toe that somebody disturbs: processes and nodes are killed at random moments.
 
     python -m bench kills                       50 kills on a Ray cluster of this machine (about 40 minutes)
     python -m bench.kills --kills 6 --local     the same without a cluster: engine, trainer and server
 
-Each kill is a SIGKILL, of a kind drawn by the seed, after a wait drawn by the seed: of an engine's node, the
-trainer's node, a process of the trainer alone, the placer, the server with its gateway, and the head node with the whole
-cluster. A dead node is replaced by one with another address. The program (`bench.kill_program`) has no line
-for any of this. Counted: rollouts that failed, steps that were trained twice or not at all, and
-runs whose last adapter differs in a byte from that of an undisturbed run.
+Each kill is a SIGKILL, of a kind and after a wait that the seed draws: of an engine's node, the trainer's
+node, a process of the trainer alone, the placer, the server with its gateway, and the head node with the
+whole cluster. A dead node is replaced by one with another address. The program (`bench.kill_program`) has no
+line for any of this. Counted: rollouts that failed, steps that were trained twice or not at all, and runs
+whose last adapter differs in a byte from that of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ def strike(kind: str, victims: Victims, nodes: RayNodes | None, fresh: Iterator[
     if kind == "head":
         assert nodes is not None
         nodes.restart_head()
+        for _ in range(NODES):
+            nodes.add(next(fresh), cpus=2)
         return True
     if kind.endswith(" node"):
         assert nodes is not None

@@ -36,6 +36,12 @@ class RayNodes:
         self._tell({"kill": address})
         self.alive.discard(address)
 
+    def restart_head(self) -> None:
+        """Kills the head node, and with it the cluster. The next head has the same address and no node."""
+        answer = self._tell({"restart": []})
+        assert answer["address"] == self.address, answer
+        self.alive.clear()
+
     def _tell(self, order: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")

@@ -53,7 +53,7 @@ class HostOrder(Strict):
     version: str
     """Of this package, at the server."""
     lease: float
-    shelf: str | None
+    shelf: str | None = None
     shelf_bytes: int
 
 
