@@ -27,6 +27,7 @@ BENCHES = (
     "autorl",
     "own_tasks",
     "replicas",
+    "shelf",
 )
 ON_REQUEST = ("algorithms", "environments", "examples", "gpu", "ui")
 """Only when named: long runs that write into docs, what needs libraries, CUDA or a browser."""

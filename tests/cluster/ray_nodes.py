@@ -23,13 +23,17 @@ class RayNodes:
     def __init__(self, process: subprocess.Popen[str], environment: dict[str, str]) -> None:
         self.environment = environment
         self.alive: set[str] = set()
+        self._count = 0
         self._process = process
         self.address: str = self._answer()["address"]
 
-    def add(self, address: str, *, cpus: int = 2, **resources: float) -> None:
-        """Adds a node with this address."""
+    def add(self, *, cpus: int = 2, **resources: float) -> str:
+        """Adds a node; returns its address."""
+        self._count += 1
+        address = f"127.0.0.{10 + self._count}"
         self._tell({"add": {"node_ip_address": address, "num_cpus": cpus, "resources": resources}})
         self.alive.add(address)
+        return address
 
     def kill(self, address: str) -> None:
         """Kills all processes of the node."""

@@ -70,6 +70,18 @@ async def test_malformed_bodies_are_named(worker: tuple[subprocess.Popen[bytes],
 
 
 @pytest.mark.slow
+async def test_a_transfer_that_the_worker_does_not_know_is_refused(
+    worker: tuple[subprocess.Popen[bytes], str, str],
+) -> None:
+    _, url, key = worker
+    body = b'{"name": "agent@1", "path": "/nowhere", "transfer": "nccl"}'
+    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}) as client:
+        reply = await client.post("/load_adapter", content=body)
+    assert reply.status_code == 400
+    assert "unknown transfer 'nccl'; known: shelf" in reply.json()["message"]
+
+
+@pytest.mark.slow
 async def test_garbage_on_the_socket_hurts_only_itself(
     worker: tuple[subprocess.Popen[bytes], str, str],
 ) -> None:

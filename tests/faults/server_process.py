@@ -24,7 +24,15 @@ MODEL = {"project": "games", "name": "player"}
 class ServerProcess:
     """`python -m art.server` over one data folder; it can be started again after it ended."""
 
-    def __init__(self, data_dir: Path, base: Path, *, replicas: int = 1, **control: float | str) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        base: Path,
+        *,
+        replicas: int = 1,
+        cluster: dict[str, Any] | None = None,
+        **control: float | str,
+    ) -> None:
         self.data_dir = data_dir
         self.base = base
         self._settings = {
@@ -34,6 +42,8 @@ class ServerProcess:
             "trainer": {"options": {"threads": 1}},
             "control": {"health_interval": 0.2, "restart_wait": 0.05, "heartbeat": 0.2, **control},
         }
+        if cluster is not None:
+            self._settings["cluster"] = cluster
         self.process: subprocess.Popen[str] | None = None
         self.http = httpx.Client(timeout=240, headers={"Authorization": f"Bearer {KEY}"}, trust_env=False)
 
@@ -156,10 +166,15 @@ class ServerProcess:
 
 @contextmanager
 def running_server(
-    data_dir: Path, base: Path, *, replicas: int = 1, **control: float | str
+    data_dir: Path,
+    base: Path,
+    *,
+    replicas: int = 1,
+    cluster: dict[str, Any] | None = None,
+    **control: float | str,
 ) -> Iterator[ServerProcess]:
     """A server with the model registered; whatever is left of it afterwards is killed."""
-    server = ServerProcess(data_dir, base, replicas=replicas, **control)
+    server = ServerProcess(data_dir, base, replicas=replicas, cluster=cluster, **control)
     server.start()
     try:
         server.register()

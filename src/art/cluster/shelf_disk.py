@@ -19,7 +19,7 @@ from pathlib import Path
 from art.cluster.shelf import Shelf
 from art.cluster.shelf_app import NodeShelf
 from art.cluster.sources import Source
-from art.errors import DeadlineError, StorageError
+from art.errors import DeadlineError, StorageError, WorkerError
 
 _MOST_PEERS = 3
 """Further ones that a node may ask when the first does not answer."""
@@ -39,7 +39,8 @@ class FanOut:
     """Chooses from whom a node pulls a copy: each source gives to `most_at_once` nodes at a time, and whoever
     has a copy is a source for the next ones.
 
-    So the server sends few copies, however many nodes there are, and 100 nodes have theirs after five rounds.
+    So the server sends `most_at_once` copies, however many nodes there are, and 100 nodes have theirs after
+    five rounds.
     """
 
     def __init__(self, server: Source, *, most_at_once: int = 2, patience: float = 3600.0) -> None:
@@ -88,13 +89,13 @@ class FanOut:
 
     async def _take_turn(self, spread: _Spread, digest: str) -> Source:
         def free() -> list[Source]:
-            able = [*spread.having.values(), self._server]
+            # The server has other work: it gives to the first ones only.
+            able = list(spread.having.values()) or [self._server]
             return [source for source in able if spread.giving[source.url] < self._most]
 
         try:
             async with asyncio.timeout(self._patience), self._changed:
                 await self._changed.wait_for(free)
-                # A node rather than the server, which has other work.
                 chosen = min(free(), key=lambda source: spread.giving[source.url])
                 spread.giving[chosen.url] += 1
                 return chosen
@@ -136,8 +137,13 @@ class ShelfDisk:
         return await self._fetch(await self._shelf.offer(folder, follow_links=True))
 
     async def _fetch(self, digest: str) -> Path:
-        async with self._fan_out.choose_sources(digest, self._node.address.source) as sources:
-            return await self._node.fetch(digest, sources)
+        source = self._node.address.source
+        async with self._fan_out.choose_sources(digest, source) as sources:
+            try:
+                return await self._node.fetch(digest, sources)
+            except WorkerError:
+                self._fan_out.forget(source)
+                raise
 
     def place(self, folder: Path) -> Path:
         """Returns a new name on the node for what `collect` brings to `folder`."""

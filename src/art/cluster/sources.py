@@ -246,23 +246,30 @@ class _ShelfReader:
 
     async def stream(self, digest: str, name: str, start: int) -> AsyncGenerator[bytes, None]:
         headers = {"Range": f"bytes={start}-"} if start else {}
+        waiting = bytearray()
         try:
             route = f"/shelf/{digest}/files/{quote(name)}"
             async with self._http.stream("GET", route, headers=headers) as reply:
                 await _check_status(reply, 206 if start else 200)
                 if start and not reply.headers.get("content-range", "").startswith(f"bytes {start}-"):
                     raise _SourceFailedError(f"it sent another part of {name} than the one asked for")
-                async for chunk in reply.aiter_bytes(CHUNK):
-                    yield chunk
+                async for chunk in reply.aiter_raw():  # in pieces of its own size
+                    waiting += chunk
+                    if len(waiting) >= CHUNK:
+                        yield bytes(waiting)
+                        waiting.clear()
+            yield bytes(waiting)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
+            yield bytes(waiting)  # the next request goes on behind it
             raise _SourceFailedError(_connection_words(error), lasting=False) from error
 
 
 async def _check_status(reply: httpx.Response, wanted: int) -> None:
     if reply.status_code == wanted:
         return
+    status = reply.status_code
     words = {401: "it refuses the key", 404: "it has no such copy"}
-    raise _SourceFailedError(words.get(reply.status_code, f"it answered with status {reply.status_code}"))
+    raise _SourceFailedError(words.get(status, f"it answered with status {status}"), lasting=status < 500)
 
 
 def _connection_words(error: Exception) -> str:

@@ -32,6 +32,7 @@ from art.wire.engine import (
     EngineScoreRequest,
     LoadAdapter,
     UnloadAdapter,
+    check_transfer,
     to_error,
 )
 
@@ -207,13 +208,20 @@ class CompletionSocket:
 class RemoteEngine:
     """See `art.engine.protocol.Engine`. `url` is `http://host:port`; connects when first used.
 
-    `disk`: how a folder of ours comes to the worker.
+    `disk`: how a folder of ours comes to the worker. `transfer`: how an adapter's weights do.
     """
 
     def __init__(
-        self, url: str, key: str, deadlines: Deadlines | None = None, disk: WorkerDisk | None = None
+        self,
+        url: str,
+        key: str,
+        deadlines: Deadlines | None = None,
+        disk: WorkerDisk | None = None,
+        *,
+        transfer: str = "shelf",
     ) -> None:
         self._disk = disk or SharedDisk()
+        self._transfer = check_transfer(transfer)
         self.url = url.rstrip("/")
         self.deadlines = deadlines or Deadlines()
         self._headers = {"Authorization": f"Bearer {key}"}
@@ -245,7 +253,8 @@ class RemoteEngine:
     async def load_adapter(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`."""
         found = await self._disk.fetch(path)
-        await self._post("/load_adapter", LoadAdapter(name=name, path=str(found)), self.deadlines.control)
+        order = LoadAdapter(name=name, path=str(found), transfer=self._transfer)
+        await self._post("/load_adapter", order, self.deadlines.control)
 
     async def unload_adapter(self, name: str) -> None:
         """See `Engine.unload_adapter`."""

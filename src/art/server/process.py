@@ -183,6 +183,7 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
                 engine_options=settings.engine.options,
                 replicas=settings.engine.replicas,
                 devices=settings.engine.devices,
+                transfer=settings.engine.transfer,
                 trainer_options=settings.trainer.options,
                 launch=launch,
             ),
@@ -203,8 +204,8 @@ async def _cluster(settings: ServerSettings) -> ClusterLauncher | None:
     if settings.engine.devices is not None:
         raise ConfigurationError(
             f"engine.devices={settings.engine.devices!r} names devices of this machine, but the engines run "
-            f"in the cluster {settings.cluster.address}, where Ray gives each its GPUs: leave it out, and say "
-            "how many with cluster.engine.gpus"
+            f"in the cluster {settings.cluster.address}, where Ray gives each its GPUs: leave it out, and "
+            "say how many with cluster.engine.gpus"
         )
     if why := needs_this_machine(settings.engine.name, settings.engine.options):
         raise ConfigurationError(f"the engine {settings.engine.name!r} does not run in a cluster: {why}")

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from art.cluster.settings import ClusterSettings
 from art.errors import ConfigurationError
 from art.process.files import disk_error, write_first
+from art.wire.engine import Transfer
 from art.wire.records import Strict, flaws_without_values
 
 
@@ -131,6 +132,9 @@ class EngineSettings(Strict):
     """Engine processes for each base model, behind one address."""
     devices: list[str] | None = None
     """Where each replica computes, such as `["cuda:0", "cuda:1"]`; None: all where `options` say."""
+    transfer: Transfer = "shelf"
+    """How a new adapter comes to the engines: `shelf`, as a folder, which reaches other machines by its
+    content."""
 
 
 class TrainerSettings(Strict):

@@ -27,9 +27,9 @@ Worked example, one request and its answer:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from art import errors
 from art.errors import ARTError, ConfigurationError, OverloadedError, ServerError, WorkerError
@@ -38,6 +38,20 @@ from art.wire.sampling import Sampling
 
 DType = Literal["auto", "float32", "bfloat16"]
 Options = TypeVar("Options", bound=Strict)
+
+
+TRANSFERS = ("shelf",)
+"""The ways of an adapter's weights to an engine. `shelf`: as a folder on the disk of the engine's machine."""
+
+
+def check_transfer(name: str) -> str:
+    """Returns the name of a way that exists. Raises ConfigurationError that lists the known ones."""
+    if name not in TRANSFERS:
+        raise ConfigurationError(f"unknown transfer {name!r}; known: {', '.join(TRANSFERS)}")
+    return name
+
+
+Transfer = Annotated[str, AfterValidator(check_transfer)]
 
 
 def checked_options(engine: str, kind: type[Options], options: Mapping[str, Any]) -> Options:
@@ -135,6 +149,7 @@ class EngineHealth(Strict):
 class LoadAdapter(Strict):
     name: str = Field(min_length=1)
     path: str
+    transfer: Transfer = "shelf"
 
 
 class UnloadAdapter(Strict):

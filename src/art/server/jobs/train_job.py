@@ -348,6 +348,7 @@ class TrainJob(StepJob):
             return await self.carry_forward(opened.step, canary, {**judged, **batch.metrics}, batch.sheet)
         if teacher is not None:
             batch = await _taught(batch, teacher)
+        reference = await opened.trainer.find_reference(reference)
         request = self._train_request(opened, batch, reference, rate_factor(self.request.rate, rows, batch))
         await self.progress("training")
         body = await asyncio.to_thread(encode_batch, batch, request)

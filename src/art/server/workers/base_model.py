@@ -142,7 +142,9 @@ class EngineWorkers:
             layout=layout,
             settings=self._settings,
             when_up=lambda worker: self._join_pool(
-                number, worker, RemoteEngine(worker.url, worker.key, deadlines, worker.disk)
+                number,
+                worker,
+                RemoteEngine(worker.url, worker.key, deadlines, worker.disk, transfer=options.transfer),
             ),
             when_given_up=given_up,
         )

@@ -329,6 +329,8 @@ class WorkerOptions:
     replicas: int = 1
     devices: Sequence[str] | None = None
     """Where each replica computes; None: where its options say."""
+    transfer: str = "shelf"
+    """How a new adapter comes to the engines."""
     launch: Launch = Worker.start
     """Starts each worker of ours: on this machine, or on one that a cluster chooses."""
 

@@ -107,6 +107,13 @@ class TrainerClient:
             await self._disk.collect(path)
         return reply
 
+    async def find_reference(self, folder: str | None) -> str | None:
+        """Returns where the worker finds the folder of a reference's or teacher's adapter.
+
+        Raises StorageError, WorkerError.
+        """
+        return None if folder is None else str(await self._disk.fetch(Path(folder)))
+
     async def train(self, body: bytes, report: Callable[[int, int], Awaitable[None]]) -> TrainEvent:
         """The result of a batch. `report` hears now and then how many of its tokens are done.
 
