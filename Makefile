@@ -49,8 +49,18 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/art runtime install --at .venv-vllm
 	@touch $@
 
-environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-vllm/.installed  ## all that the tests need
+.venv-skypilot/.installed: src/art/integrations/skypilot/environment.py | $(VENV)/.installed
+	$(BIN)/art runtime install skypilot --at .venv-skypilot
+	@touch $@
+
+.venv-kubectl/.installed: tests/promises/deploy/install_kubectl.py | $(VENV)/.installed
+	$(BIN)/python tests/promises/deploy/install_kubectl.py
+	@mkdir -p .venv-kubectl && touch $@
+
+environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-vllm/.installed .venv-skypilot/.installed .venv-kubectl/.installed  ## all that the tests need
 	@sh tests/ui/install_browser.sh
+	@sh tests/integrations/skypilot/install_ssh.sh
+	@sh tests/server/install_postgres.sh
 
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
 	$(BIN)/art quickstart $(ARGS)
@@ -106,4 +116,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-words
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-vllm .venv-skypilot .venv-kubectl .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs

@@ -28,6 +28,9 @@ BENCHES = (
     "own_tasks",
     "replicas",
     "shelf",
+    "scale",
+    "scaling",
+    "postgres",
 )
 ON_REQUEST = ("algorithms", "environments", "examples", "gpu", "ui")
 """Only when named: long runs that write into docs, what needs libraries, CUDA or a browser."""

@@ -2,7 +2,9 @@
 
     python -m bench.load < JOB        JOB and the answer are one line of JSON each
 
-`requests`: so many chat completions over so many connections, each connection one after the other.
+`requests`: so many chat completions over so many connections, each connection one after the other;
+            with `rollouts`, each is of one of so many rollouts. `busy`, `ended_busy`: the seconds while all
+            connections had requests, and how many ended in them.
 `direct`: the same of an engine worker, without a gateway: given prompts, given ids that end a turn.
 `paired`: each request of both, one right after the other, in an order drawn by lot.
 `pulse`: GET /health every `every` seconds until the standard input ends.
@@ -37,7 +39,9 @@ def chat_request(job: dict[str, Any], number: int) -> bytes:
         "seed": number,
         "stream": job["stream"],
     }
-    return http_request(job, "POST", "/v1/chat/completions", json.dumps(body).encode())
+    rollouts = job.get("rollouts")
+    rollout = f"/r/{number // 1_000_000}-{number % rollouts}" if rollouts else ""
+    return http_request(job, "POST", f"{rollout}/v1/chat/completions", json.dumps(body).encode())
 
 
 def tokens(job: dict[str, Any], number: int) -> int:
@@ -72,6 +76,7 @@ async def requests(job: dict[str, Any]) -> dict[str, Any]:
     replies: list[Reply] = []
     errors: list[str] = []
     ends: list[float] = []
+    done: list[float] = []
 
     async def run(connection: Connection, mine: list[bytes]) -> None:
         for body in mine:
@@ -80,6 +85,7 @@ async def requests(job: dict[str, Any]) -> dict[str, Any]:
             except ConnectionError as error:
                 errors.append(str(error))
             ends.append(time.perf_counter())
+        done.append(time.perf_counter())
 
     begin = time.perf_counter()
     await asyncio.gather(*(run(one, bodies[place::count]) for place, one in enumerate(connections)))
@@ -94,6 +100,8 @@ async def requests(job: dict[str, Any]) -> dict[str, Any]:
     return {
         "wall": wall,
         "first_end": min(ends) - begin,
+        "busy": min(done) - begin,
+        "ended_busy": sum(end <= min(done) for end in ends),
         "errors": errors[:20],
         "failed": len(errors),
         "samples": samples,

@@ -19,6 +19,7 @@ Each class, with what else it inherits::
      ├── DeadlineError (TimeoutError)         something was waited for longer than its deadline
      ├── WorkerError                          an engine or trainer process failed
      │    ├── WorkerDiedError                 it ended by itself or was killed
+     │    │    └── WorkerUnreachableError     no connection could be made: it never got the request
      │    └── WorkerStalledError              it lives but stopped answering
      ├── TrainingError                        a training job ended without a new step
      │    └── RolloutsFailedError             no rollout of the step gave a trajectory
@@ -309,6 +310,10 @@ class WorkerDiedError(WorkerError):
     """A worker process ended by itself or was killed."""
 
 
+class WorkerUnreachableError(WorkerDiedError):
+    """No connection to a worker could be made, so it never got the request."""
+
+
 class WorkerStalledError(WorkerError):
     """A worker process is alive but stopped answering."""
 
@@ -451,6 +456,10 @@ class EnvironmentFailedError(ARTError):
 
 class EnvironmentTimeoutError(EnvironmentFailedError, DeadlineError):
     """A call of an environment's code did not end in time."""
+
+
+class BoxError(ARTError):
+    """A box of a cloud did not start, could not be reached, or could not be ended."""
 
 
 class VerifierError(ARTError):

@@ -1,4 +1,4 @@
-"""The disks' tests use the tiny batches of the trainer's tests; those on Ray use what hurts workers elsewhere."""
+"""The disks' tests use the tiny batches of the trainer's tests; those on Ray use what hurts workers there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-for room in ("training", "faults", "server/workers"):
+for room in ("training", "faults", "server/workers", "ui"):
     sys.path.insert(0, str(Path(__file__).parent.parent / room))
 
 from ray_nodes import RayNodes, ray_nodes  # noqa: E402

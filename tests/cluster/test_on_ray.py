@@ -29,7 +29,7 @@ def settings(nodes: RayNodes, folder: Path, **more: Any) -> dict[str, Any]:
     return {
         "address": nodes.address,
         "host": HEAD,
-        "shelf": str(folder / "nodes"),
+        "shelf": str(folder / "{node}"),
         "engine": {"resources": {"engine_slot": 1}},
         "trainer": {"resources": {"trainer_slot": 1}},
         "silence": 60.0,

@@ -279,6 +279,29 @@ async def test_a_folder_is_read_once_for_as_long_as_it_stays_the_same(
     await shelf.close()
 
 
+async def test_what_another_copy_has_is_not_sent_again(tmp_path: Path) -> None:
+    """The adapter for an engine, on the node whose trainer has all of the checkpoint."""
+    files = {"adapter_model.safetensors": os.urandom(10_000), "optimizer.safetensors": os.urandom(20_000)}
+    folder = write_folder(tmp_path / "step", files)
+    async with served_shelf(tmp_path / "a") as a, served_shelf(tmp_path / "b") as b:
+        whole = await b.shelf.fetch(await a.shelf.offer(folder), [a.source])
+        opened = count_opened(a.shelf)
+        digest = await a.shelf.offer(folder, without={"optimizer.safetensors"})
+        part = await b.shelf.fetch(digest, [a.source])
+        assert list(read_folder(part)) == ["adapter_model.safetensors"] and opened == []
+        assert (part / "adapter_model.safetensors").samefile(whole / "adapter_model.safetensors")
+
+        harm(part / "adapter_model.safetensors", "flipped")  # one file in two copies
+        again = await b.shelf.fetch(digest, [a.source])
+        assert read_folder(again) == {"adapter_model.safetensors": files["adapter_model.safetensors"]}
+        assert opened == ["adapter_model.safetensors"]
+        whole = await b.shelf.fetch(await a.shelf.offer(folder), [a.source])
+        assert read_folder(whole) == files and opened == [
+            "adapter_model.safetensors",
+            "optimizer.safetensors",
+        ]
+
+
 async def test_what_a_worker_wrote_becomes_a_copy(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "a", PLENTY, limits=QUICK)
     written = random_adapter(shelf.copies.written / "w1", 1000)

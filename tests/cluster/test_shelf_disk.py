@@ -84,6 +84,7 @@ async def test_a_step_goes_from_the_trainers_node_to_the_engines(tmp_path: Path)
 
         engine = RemoteEngine(engine_worker.url, engine_worker.key, disk=(disk := disk_to(server, two)))
         await engine.load_adapter("agent@1", steps / "0001")
+        assert "optimizer.safetensors" not in {path.name for path in (tmp_path / "two").rglob("*")}
         assert read_folder(await disk.fetch(steps / "0001")) == read_folder(steps / "0001")
         rows = [[5, 6, 7, 8, 9], [1, 2, 3]]
         scored = (await client.score(MODEL, rows)).logprobs

@@ -103,7 +103,7 @@ async def test_of_two_processes_one_fetches(tmp_path: Path) -> None:
         digest = await a.shelf.offer(folder)
         with braked(a, after=2_000_000) as brake:
             async with asker(tmp_path / "b", digest, a) as one:
-                await brake.reached.wait()  # it has the lock, and a part
+                await asyncio.wait_for(brake.reached.wait(), 120)  # it has the lock, and a part
                 async with asker(tmp_path / "b", digest, a) as two:
                     assert await one.line() == await two.line() == "begun"
                     await asyncio.sleep(0.3)
@@ -122,7 +122,7 @@ async def test_a_fetch_that_was_killed_is_gone_on_from_where_it_was(tmp_path: Pa
         arriving = tmp_path / "b" / "arriving" / digest / "files" / "adapter_model.safetensors"
         with braked(a, after=8_000_000) as brake:
             async with asker(tmp_path / "b", digest, a) as killed:
-                await brake.reached.wait()
+                await asyncio.wait_for(brake.reached.wait(), 120)
                 await until(lambda: arriving.exists() and arriving.stat().st_size >= 4_000_000)
                 killed.process.kill()
                 await killed.process.wait()

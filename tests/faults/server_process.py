@@ -31,6 +31,7 @@ class ServerProcess:
         *,
         replicas: int = 1,
         cluster: dict[str, Any] | None = None,
+        engine: dict[str, Any] | None = None,
         **control: float | str,
     ) -> None:
         self.data_dir = data_dir
@@ -38,7 +39,7 @@ class ServerProcess:
         self._settings = {
             "key": KEY,
             "data_dir": str(data_dir),
-            "engine": {"options": {"threads": 1}, "replicas": replicas},
+            "engine": engine or {"options": {"threads": 1}, "replicas": replicas},
             "trainer": {"options": {"threads": 1}},
             "control": {"health_interval": 0.2, "restart_wait": 0.05, "heartbeat": 0.2, **control},
         }
@@ -171,10 +172,11 @@ def running_server(
     *,
     replicas: int = 1,
     cluster: dict[str, Any] | None = None,
+    engine: dict[str, Any] | None = None,
     **control: float | str,
 ) -> Iterator[ServerProcess]:
     """A server with the model registered; whatever is left of it afterwards is killed."""
-    server = ServerProcess(data_dir, base, replicas=replicas, cluster=cluster, **control)
+    server = ServerProcess(data_dir, base, replicas=replicas, cluster=cluster, engine=engine, **control)
     server.start()
     try:
         server.register()

@@ -17,7 +17,7 @@ from served_pages import Watched
 from starlette.testclient import TestClient
 
 from art.process.files import take_lock
-from art.ui.access import Viewer
+from art.ui.access import EVERYBODY, Viewer
 from art.ui.app import RunPages
 from waiting import eventually
 
@@ -57,6 +57,65 @@ def test_jobs_and_rollouts_of_a_running_server(alive: Path, read: Callable[[str]
     of_one = read("/live?run=-/games/other")
     assert "waiting-job" in of_one and "running-job" not in of_one and "s2a" not in of_one
     assert "Its jobs and rollouts now" in read("/runs/-/games/player")
+
+
+CLUSTER = {
+    "address": "127.0.0.2:6379",
+    "nodes": [
+        {"address": "127.0.0.11", "id": "a", "state": "up", "resources": {"CPU": 4.0, "GPU": 8.0}},
+        {"address": "127.0.0.12", "id": "b", "state": "drained", "resources": {"CPU": 2.0}},
+    ],
+    "workers": [
+        {"name": "engine-nano-0", "node": "127.0.0.11", "pid": 4711, "lease_age": 1.5, "lease": 60.0},
+        {"name": "trainer-nano", "node": "127.0.0.11", "pid": 4712, "lease_age": 0.5, "lease": 60.0},
+    ],
+}
+
+
+def write_cluster(root: Path, written_at: float) -> None:
+    (root / "server" / "cluster.json").write_text(json.dumps({**CLUSTER, "written_at": written_at}))
+
+
+def test_the_nodes_of_a_cluster_and_what_runs_on_them(alive: Path, read: Callable[[str], str]) -> None:
+    assert json.loads(read_json(alive))["nodes"] == []
+    write_cluster(alive, time.time() - 30)
+    found = json.loads(read_json(alive))
+    assert [row["cells"] for row in found["nodes"]] == [
+        ["127.0.0.11", "up", "4", "8", "2"],
+        ["127.0.0.12", "drained", "2", "0", "0"],
+    ]
+    first, second = (row["cells"] for row in found["placements"])
+    assert first[:3] == ["engine-nano-0", "127.0.0.11", "4711"] and first[4] == "1 min 0 s"
+    assert second[:2] == ["trainer-nano", "127.0.0.11"]
+    assert re.fullmatch(r"3[1-9]\.\d s ago", first[3])  # since the file was written, too
+    said = read("/live")
+    assert "Cluster Node State CPUs GPUs Workers 127.0.0.11 up 4 8 2 127.0.0.12 drained 2 0 0" in said
+    assert "Workers on nodes" in said and "trainer-nano 127.0.0.11 4712" in said
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"nodes": 7, "workers": [], "written_at": 0}', "\x00"])
+def test_a_damaged_record_of_the_cluster_hides_it(alive: Path, read: Callable[[str], str], text: str) -> None:
+    (alive / "server" / "cluster.json").write_text(text)
+    assert json.loads(read_json(alive))["nodes"] == []
+    assert "Now alive" in read("/live")
+
+
+def test_tenants_and_dead_servers_show_no_nodes(tmp_path: Path, alive: Path) -> None:
+    write_cluster(alive, time.time())
+    assert json.loads(read_json(alive, Viewer("alice", "alice~")))["nodes"] == []
+    dead = tmp_path / "dead"
+    made_run(dead)
+    write_cluster(dead, time.time())
+    found = json.loads(read_json(dead))
+    assert found["nodes"] == found["placements"] == []
+
+
+def read_json(root: Path, viewer: Viewer = EVERYBODY) -> str:
+    pages = RunPages(root, viewer)
+    try:
+        return TestClient(pages.app()).get("/live.json").text
+    finally:
+        pages.reader.close()
 
 
 def test_a_run_whose_server_is_gone_says_so_and_shows_what_it_left(

@@ -1,7 +1,5 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from typing import Any
+from art.integrations.skypilot.backend import stop_server as stop_server
 
+__all__ = ["stop_server"]
 
-__all__ = []
-
-def __getattr__(name: str) -> Any: ...

@@ -6,17 +6,18 @@ A verb's module is imported when the verb is used, so that `art --help` answers 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
 from art.cli.chat import chat
+from art.cli.launch import launch
 from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
 from art.cli.models import models
 from art.cli.run_options import settings_verb
-from art.cli.server_groups import keys, runtime
+from art.cli.server_groups import cluster_group, keys, runtime
 from art.cli.training_verbs import autorl, train
 from art.errors import MissingExtraError, require_extra
 
@@ -28,6 +29,7 @@ VERB_ORDER = (
     "autorl",
     "serve",
     "run",
+    "launch",
     "chat",
     "models",
     "show",
@@ -40,6 +42,7 @@ VERB_ORDER = (
     "export-logs",
     "keys",
     "runtime",
+    "cluster",
     "doctor",
     "audit-model",
     "algorithms",
@@ -224,6 +227,41 @@ TrainedModels = Annotated[
 ]
 
 
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Run the workers on the nodes of a Ray cluster: auto, on one of its nodes, or HOST:6379."
+    ),
+]
+ClusterOptions = Annotated[
+    list[str] | None,
+    typer.Option(help='A setting of the cluster, NAME=VALUE, such as engine={"gpus": 2}. May be repeated.'),
+]
+TrustNetwork = Annotated[
+    bool, typer.Option(help="Use a Ray cluster that asks for no token. Only on a network that is closed.")
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="The Postgres that keeps samples and jobs: postgresql://USER@HOST/NAME, without a password."
+    ),
+]
+ServerRole = Annotated[
+    Literal["all", "gateway"],
+    typer.Option(
+        help="all: models, jobs, completions. gateway: completions, by the engines of another server."
+    ),
+]
+
+
+Origins = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="The origin of a web page that may send requests (https://example.org). May be repeated."
+    ),
+]
+
+
 @app.command()
 def serve(
     host: Host = "127.0.0.1",
@@ -240,9 +278,7 @@ def serve(
     ] = None,
     replicas: Annotated[
         int,
-        typer.Option(
-            min=1, max=4096, help="The number of engine processes per base model, behind one address."
-        ),
+        typer.Option(min=1, help="The number of engine processes per base model, behind one address."),
     ] = 1,
     base_model: BaseModels = None,
     model: TrainedModels = None,
@@ -250,32 +286,20 @@ def serve(
         bool, typer.Option(help="Start with a new ledger if the folder's is lost. Its samples are lost too.")
     ] = False,
     keep_samples_steps: KeepSamplesSteps = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The origin of a web page that may send requests (https://example.org). May be repeated."
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help="Run the workers on the nodes of a Ray cluster: auto, on one of its nodes, or HOST:6379."
-        ),
-    ] = None,
-    cluster_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            help='A setting of the cluster, NAME=VALUE, such as engine={"gpus": 2}. May be repeated.'
-        ),
-    ] = None,
-    trust_network: Annotated[
-        bool, typer.Option(help="Use a Ray cluster that asks for no token. Only on a network that is closed.")
-    ] = False,
+    allow_origin: Origins = None,
+    cluster: ClusterAddress = None,
+    cluster_option: ClusterOptions = None,
+    trust_network: TrustNetwork = False,
+    database: DatabaseUrl = None,
+    role: ServerRole = "all",
 ) -> None:
     """Start the server by hand: an OpenAI-compatible endpoint and a trainer behind one address.
 
     All models of DATA_DIR are served, or those that --model names. The key is read from the environment
     variable ART_API_KEY. Without it the server generates one in DATA_DIR/server/key.
+
+    With --database, or its URL in ART_DATABASE_URL, a second server over the same DATA_DIR and database
+    waits and takes over when the first one ends. Its password is read from ART_DATABASE_URL or PGPASSWORD.
     """
     _require_extra("local", "art serve")
     from art.cli.serve import cluster_settings, serve_forever
@@ -294,6 +318,8 @@ def serve(
             base_models=base_model or [],
             models=model or [],
             cluster=cluster_settings(cluster, cluster_option or [], trust_network=trust_network),
+            database=database,
+            role=role,
         )
     )
 
@@ -312,6 +338,7 @@ def run(
     raise typer.Exit(serve_forever(host=host, port=port, data_dir=data_dir))
 
 
+app.command()(launch)
 app.add_typer(mcp)
 settings_verb(
     app,
@@ -373,6 +400,7 @@ app.command("import")(import_logs)
 app.command()(export_logs)
 app.add_typer(keys)
 app.add_typer(runtime)
+app.add_typer(cluster_group)
 
 
 @app.command()

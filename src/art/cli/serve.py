@@ -6,12 +6,13 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
 import typer
 
 from art.cli.run_options import options_from
-from art.errors import ARTError
+from art.errors import ARTError, ConfigurationError
 
 if TYPE_CHECKING:
     from art.process.running_server import RunningServer
@@ -28,6 +29,8 @@ def serve_forever(
     replicas: int = 1,
     allow_origins: Sequence[str] = (),
     cluster: Mapping[str, Any] | None = None,
+    database: str | None = None,
+    role: Literal["all", "gateway"] = "all",
     **control: Any,
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
@@ -48,6 +51,8 @@ def serve_forever(
             port=port,
             data_dir=data_dir,
             allow_origins=list(allow_origins),
+            database=_without_password(database),
+            role=role,
             engine=_engine_settings(engine, engine_options, replicas),
             control=ControlSettings(serve_registered=True, **control),
             cluster=None if cluster is None else ClusterSettings.model_validate(cluster),
@@ -73,6 +78,20 @@ def serve_forever(
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         return 1
     return 0
+
+
+def _without_password(database: str | None) -> str | None:
+    """A database's URL as it may stand on a command line, which every user of the machine can read.
+
+    Raises: ConfigurationError.
+    """
+    parts = urlsplit(database or "")
+    if parts.password or "password" in parse_qs(parts.query):
+        raise ConfigurationError(
+            "--database has a password in it, and other users can read a command line: leave it out and "
+            "set PGPASSWORD, or set the whole URL in the environment variable ART_DATABASE_URL"
+        )
+    return database
 
 
 def _log_to_stderr() -> None:

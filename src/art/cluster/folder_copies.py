@@ -14,6 +14,7 @@ Several processes of a node share the folder. All methods block: call them in a 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -36,6 +37,7 @@ from art.errors import DiskError, StorageError
 from art.process.files import disk_error, flush, free_bytes, take_lock, write_whole
 from art.wire.models import MANIFEST_FILE, Manifest
 
+_log = logging.getLogger(__name__)
 _ROOM_PATIENCE_S = 120.0
 """Another process removes old copies."""
 _READ_ONLY = 0o444
@@ -48,6 +50,7 @@ class CopyOnDisk:
 
     digest: str
     place: Path
+    manifest: Manifest
     size: int
     """Bytes that it has, or will have."""
     last_use: float
@@ -84,7 +87,7 @@ class FolderCopies:
     def verified(self, digest: str) -> Manifest | None:
         """Returns the manifest of a whole copy: its files were read by this process, and are unchanged since.
 
-        None: there is no copy, or it was damaged and is removed.
+        The caller uses the copy (`try_pin`). None: there is none, or it is damaged, and `begin` removes it.
         """
         place = self.folder / "copies" / digest
         if not place.exists():
@@ -93,11 +96,10 @@ class FolderCopies:
             manifest = read_manifest((place / MANIFEST_FILE).read_bytes(), digest)
             identities = {name: file_identity(path) for name, path in list_files(place / "files").items()}
         except (OSError, StorageError):
-            self._remove(place)
             return None
         if self._verified.get(digest) != identities:
-            if find_damage(place / "files", manifest) is not None:
-                self._remove(place)
+            if (damage := find_damage(place / "files", manifest)) is not None:
+                _log.warning("the copy %s is damaged: %s", place, damage)
                 return None
             self._verified[digest] = identities
         with contextlib.suppress(OSError):  # evicted meanwhile by a process that found no user
@@ -112,6 +114,7 @@ class FolderCopies:
         """
         place = self.folder / "arriving" / digest
         try:
+            self._remove(self.folder / "copies" / digest)
             with self._room():
                 self._make_room(digest, total_bytes(manifest), on_this_disk)
                 write_whole(place / MANIFEST_FILE, canonical_json(manifest))
@@ -137,8 +140,6 @@ class FolderCopies:
                 flush(folder)
             for path in list_files(place / "files").values():
                 path.chmod(_READ_ONLY)
-            if target.exists():
-                self._remove(target)
             place.rename(target)
             flush(target.parent)
         except OSError as error:
@@ -146,6 +147,25 @@ class FolderCopies:
         paths = list_files(target / "files")
         self._verified[digest] = {name: file_identity(path) for name, path in paths.items()}
         return target / "files"
+
+    def link_same_files(self, digest: str, manifest: Manifest) -> None:
+        """Takes the files that another copy here has, too: an adapter that comes with other files once more.
+
+        Whoever pulls reads them first. Raises OSError.
+        """
+        wanted = {entry.sha256 for entry in manifest.files.values()}
+        places: dict[str, Path] = {}
+        for one in self.list_copies():
+            if one.place.parent.name == "copies" and one.digest != digest:
+                for name, entry in one.manifest.files.items():
+                    if entry.sha256 in wanted:
+                        places[entry.sha256] = one.place / "files" / name
+        for name, entry in manifest.files.items():
+            target, source = self.folder / "arriving" / digest / "files" / name, places.get(entry.sha256)
+            if source is None or target.exists():
+                continue
+            with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+                os.link(source, target, follow_symlinks=False)
 
     def give_up(self, digest: str, error: OSError) -> DiskError:
         """Removes what arrived, which may use the space that the disk lacks; returns the error to raise."""
@@ -226,7 +246,13 @@ class FolderCopies:
                 manifest = read_manifest((place / MANIFEST_FILE).read_bytes(), place.name)
                 last_use = place.stat().st_mtime
                 found.append(
-                    CopyOnDisk(digest=place.name, place=place, size=total_bytes(manifest), last_use=last_use)
+                    CopyOnDisk(
+                        digest=place.name,
+                        place=place,
+                        manifest=manifest,
+                        size=total_bytes(manifest),
+                        last_use=last_use,
+                    )
                 )
         return sorted(found, key=lambda one: one.last_use)
 

@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -127,10 +128,14 @@ class FileDigests:
         self._known: dict[FileIdentity, ManifestEntry] = {}
         self._most = most
 
-    def manifest(self, folder: Path, *, follow_links: bool = False) -> Manifest:
-        """Returns the folder's manifest. Raises StorageError, OSError."""
+    def manifest(
+        self, folder: Path, *, follow_links: bool = False, without: Collection[str] = ()
+    ) -> Manifest:
+        """The folder's manifest, as if the files `without` were not there. Raises StorageError, OSError."""
         files = list_files(folder, follow_links=follow_links)
-        manifest = Manifest(files={name: self._entry(path) for name, path in files.items()})
+        manifest = Manifest(
+            files={name: self._entry(path) for name, path in files.items() if name not in without}
+        )
         check_manifest(manifest)
         return manifest
 

@@ -75,9 +75,9 @@ class NodeHost:
     async def _serve(self, text: str, node: str, node_id: str) -> str:
         order = HostOrder.model_validate_json(text)
         self._node, self._lease, self._renewed = node, order.lease, time.monotonic()
-        folder = Path(order.shelf) if order.shelf else Path.home() / ".cache" / "art" / "shelf"
-        # Nodes may share their homes: each has copies of its own.
-        shelf = Shelf(folder / node.replace(":", "_"), order.shelf_bytes)
+        home = Path.home() / ".cache" / "art" / "shelf"
+        folder = Path(order.shelf.replace("{node}", node.replace(":", "_"))) if order.shelf else home
+        shelf = Shelf(folder, order.shelf_bytes)
         listener = listen(node, 0)
         name = f"[{node}]" if ":" in node else node
         url = f"http://{name}:{listener.getsockname()[1]}"

@@ -60,11 +60,11 @@ class HostClient:
         await self._post("/kill", None, Strict, timeout)
 
     async def reach(self, url: str, timeout: float) -> Reached:
-        """Whether its node reaches an address. Raises WorkerDiedError, WorkerStalledError."""
+        """Asks whether its node reaches an address. Raises WorkerDiedError, WorkerStalledError."""
         return await self._post("/reach", ReachOrder(url=url, timeout=timeout), Reached, timeout + _LINGER_S)
 
     async def life(self, silence: float) -> AsyncIterator[HostNews]:
-        """Its news, until the connection ends.
+        """Yields its news, until the connection ends.
 
         Raises WorkerDiedError (the connection was refused or broke), WorkerStalledError (no sign for
         `silence` seconds).
@@ -80,7 +80,7 @@ class HostClient:
                 f"lost its node {self.address.node}: no sign of life for {silence:g} s"
             ) from error
         except httpx.HTTPError as error:
-            raise self._lost(error) from error
+            raise self._lost_error(error) from error
         except ValidationError as error:
             raise WorkerDiedError(f"its node {self.address.node} answered, and not as a host does") from error
 
@@ -94,7 +94,7 @@ class HostClient:
                 f"its node {self.address.node} did not answer {route} within {timeout:g} s"
             ) from error
         except httpx.HTTPError as error:
-            raise self._lost(error) from error
+            raise self._lost_error(error) from error
         try:
             if reply.status_code != 200:
                 raise to_error(EngineErrorBody.model_validate_json(reply.content))
@@ -105,5 +105,5 @@ class HostClient:
                 "a host does"
             ) from error
 
-    def _lost(self, error: Exception) -> WorkerDiedError:
+    def _lost_error(self, error: Exception) -> WorkerDiedError:
         return WorkerDiedError(f"lost its node {self.address.node} ({type(error).__name__})")

@@ -63,7 +63,7 @@ class ReachOrder(Strict):
 
 
 class Reached(Strict):
-    """Whether it did, and what kept it from it."""
+    """The answer: whether it did, and what kept it from it."""
 
     reached: bool
     error: str = ""

@@ -17,11 +17,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from art.cluster.cluster_record import ClusterRecord
 from art.cluster.host import DISTRIBUTION
 from art.cluster.host_client import HostClient
 from art.cluster.placer_lines import HostAddress, HostOrder, PlaceOrder
 from art.cluster.placer_link import PlacerLink
-from art.cluster.plan import Bundle, NodeRow, choose_bundle, why_no_room
+from art.cluster.plan import NodeRow, WorkerBundle, choose_bundle, why_no_room
 from art.cluster.remote_worker import RemoteWorker
 from art.cluster.settings import ClusterSettings
 from art.cluster.shelf import Shelf
@@ -54,6 +55,7 @@ class ClusterLauncher:
         self._shelf: Shelf
         self._shelf_server: ShelfServer
         self._fan_out: FanOut
+        self._record: ClusterRecord
 
     @classmethod
     async def start(cls, settings: ClusterSettings, folder: Path, logs: Path) -> ClusterLauncher:
@@ -74,6 +76,7 @@ class ClusterLauncher:
         except BaseException:
             await link.close()
             raise
+        launcher._record = ClusterRecord(folder, launcher.health)
         if left:
             _log.warning("workers of an earlier server were ended: %s", ", ".join(left))
         _log.info(
@@ -90,6 +93,11 @@ class ClusterLauncher:
         return [node for node in self._link.nodes if node.alive]
 
     @property
+    def shelf_url(self) -> str:
+        """Returns the address at which nodes reach this machine."""
+        return self._shelf_server.address.url
+
+    @property
     def placer_pid(self) -> int | None:
         return self._link.pid
 
@@ -100,6 +108,7 @@ class ClusterLauncher:
 
     async def close(self) -> None:
         """Let go of the cluster. Workers that still run end."""
+        await self._record.close()
         await asyncio.gather(*(worker.stop() for worker in self.workers))
         await self._shelf_server.stop()
         await self._shelf.close()
@@ -114,6 +123,7 @@ class ClusterLauncher:
             spec.name,
             self.settings,
             self._link.nodes,
+            parallel=spec.gpus,
             drained=sorted(self.drained),
             suspected=self._suspects(),
         )
@@ -143,7 +153,7 @@ class ClusterLauncher:
         await worker.begin(self.settings.lease)
         return worker
 
-    async def place(self, name: str, bundle: Bundle) -> HostClient:
+    async def place(self, name: str, bundle: WorkerBundle) -> HostClient:
         """A host of that name on a node that has room. Whoever has it renews its lease, and closes it.
 
         Raises WorkerDiedError, ConfigurationError, DeadlineError.
@@ -197,7 +207,7 @@ class ClusterLauncher:
             "address": ready.cluster,
             "ray": ready.ray,
             "authenticated": ready.authenticated,
-            "shelf": self._shelf_server.address.url,
+            "shelf": self.shelf_url,
             "placer": {"state": self._link.state, "restarts": self._link.restarts},
             "nodes": [
                 {

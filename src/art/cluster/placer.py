@@ -8,6 +8,7 @@ Calls carry JSON text and nothing else.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import subprocess
@@ -36,8 +37,9 @@ from art.cluster.placer_lines import (
     PlacerReady,
     PlacerStart,
 )
-from art.cluster.plan import Bundle, NodeRow, describe_amounts
-from art.errors import ARTError, ConfigurationError, DeadlineError, WorkerDiedError
+from art.cluster.plan import NodeRow, WorkerBundle, describe_amounts
+from art.errors import ARTError, ConfigurationError, DeadlineError, WorkerDiedError, WorkerError
+from art.process.environment import inherited_variables
 from art.process.resources import resume_collector
 from art.wire.engine import to_body
 from art.wire.records import flaws_without_values
@@ -80,7 +82,7 @@ class Placer:
         self._busy: dict[str, threading.Lock] = {}
         self._nodes: list[NodeRow] = []
 
-    def tell(self, line: PlacerLine | PlacerReady) -> None:
+    def write_line(self, line: PlacerLine | PlacerReady) -> None:
         """Writes a line. Any thread may."""
         with self._writing:
             self._answers.write(line.model_dump_json(exclude_none=True) + "\n")
@@ -91,11 +93,16 @@ class Placer:
         threading.Thread(target=self._watch_nodes, name="nodes", daemon=True).start()
         for line in orders:
             try:
-                order = PlacerOrder.model_validate_json(line)
+                self._threads.submit(self._obey, PlacerOrder.model_validate_json(line))
             except ValidationError as error:
-                _log.error("an order was not understood: %s", flaws_without_values(error))
-                continue
-            self._threads.submit(self._obey, order)
+                self._refuse(line, f"the placer did not understand its order: {flaws_without_values(error)}")
+
+    def _refuse(self, line: str, words: str) -> None:
+        """Answers an order that is none, so that nobody waits for it."""
+        _log.error("%s", words)
+        with contextlib.suppress(ValueError):  # not even JSON: nobody to answer
+            number = json.loads(line).get("id")
+            self.write_line(PlacerLine(id=number, error=to_body(WorkerError(words))))
 
     def _obey(self, order: PlacerOrder) -> None:
         try:
@@ -113,7 +120,7 @@ class Placer:
         except (RayError, ValueError, RuntimeError, OSError) as error:
             failure = WorkerDiedError(f"Ray did not do what it was asked ({type(error).__name__}: {error})")
             answer = PlacerLine(id=order.id, error=to_body(failure))
-        self.tell(answer)
+        self.write_line(answer)
 
     @contextlib.contextmanager
     def _only_one(self, name: str) -> Iterator[None]:
@@ -131,7 +138,7 @@ class Placer:
                 os._exit(3)  # the server starts another placer, which connects anew
             if nodes != self._nodes:
                 self._nodes = nodes
-                self.tell(PlacerLine(nodes=nodes))
+                self.write_line(PlacerLine(nodes=nodes))
             time.sleep(_LOOK_S)
 
 
@@ -222,7 +229,7 @@ def _find(name: str) -> Any:
         return None
 
 
-def choose_strategy(bundle: Bundle) -> Any:
+def choose_strategy(bundle: WorkerBundle) -> Any:
     """Returns how Ray is to choose the node."""
     if bundle.only_on is not None:
         return NodeAffinitySchedulingStrategy(bundle.only_on, soft=False)
@@ -269,7 +276,7 @@ def connect(start: PlacerStart) -> PlacerReady:
 
 def asks_for_token(cluster: str) -> bool:
     """Returns whether the head node refuses who has no token. Somebody without one asks it."""
-    given = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    given = {name: value for name, value in inherited_variables().items() if not name.startswith("RAY_AUTH")}
     # A home without a token: Ray takes the one in the home folder by itself.
     nobody = {**given, "RAY_AUTH_MODE": "disabled", "HOME": "/nonexistent"}
     answer = subprocess.run(
@@ -294,14 +301,14 @@ def main() -> int:
         start = PlacerStart.model_validate_json(sys.stdin.readline())
         ready = connect(start)
     except (ConfigurationError, ValidationError) as error:
-        placer.tell(PlacerReady(ready=False, error=str(error), refused=True))
+        placer.write_line(PlacerReady(ready=False, error=str(error), refused=True))
         return 2
     except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         words = f"no Ray cluster answers ({type(error).__name__}: {error})"
-        placer.tell(PlacerReady(ready=False, error=words))
+        placer.write_line(PlacerReady(ready=False, error=words))
         return 3
     resume_collector()
-    placer.tell(ready)
+    placer.write_line(ready)
     placer.serve(iter(sys.stdin.readline, ""))
     answers.flush()
     os._exit(0)  # a thread that waits for Ray would keep it

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from art.cluster.plan import Bundle, NodeRow
+from art.cluster.plan import NodeRow, WorkerBundle
 from art.cluster.shelf_app import ShelfAddress
 from art.wire.engine import EngineErrorBody
 from art.wire.records import Strict
@@ -44,7 +44,7 @@ class PlacerReady(Strict):
 
 
 class HostOrder(Strict):
-    """What the host of one worker is told, as JSON."""
+    """The order to the host of one worker, as JSON."""
 
     nonce: str
     """Tells this host from one that had its name before."""
@@ -58,7 +58,7 @@ class HostOrder(Strict):
 
 
 class HostAddress(Strict):
-    """What the server needs to reach a host; the key it has given itself."""
+    """The address of a host; its key is the one that the server has given it."""
 
     nonce: str
     url: str
@@ -76,7 +76,7 @@ class PlaceOrder(Strict):
 
     name: str
     """The actor's."""
-    bundle: Bundle
+    bundle: WorkerBundle
     host: HostOrder
     deadline: float
 

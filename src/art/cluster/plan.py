@@ -30,8 +30,8 @@ class NodeRow(Strict):
     why_dead: str = ""
 
 
-class Bundle(Strict):
-    """What a worker needs of one node."""
+class WorkerBundle(Strict):
+    """The needs of a worker, which one node fills."""
 
     cpus: float
     gpus: float
@@ -69,7 +69,7 @@ def choose_bundle(
     parallel: int = 1,
     drained: Sequence[str] = (),
     suspected: Sequence[str] = (),
-) -> Bundle:
+) -> WorkerBundle:
     """Returns what a worker needs of its node. parallel: GPUs that hold one copy of its model together.
 
     Raises ConfigurationError for a part of a GPU per worker where several work together.
@@ -86,7 +86,7 @@ def choose_bundle(
                 f"{gpus:g}: leave it out, or give {parallel}"
             )
         gpus = float(parallel)
-    return Bundle(
+    return WorkerBundle(
         cpus=given.cpus,
         gpus=gpus,
         resources=dict(given.resources),
@@ -96,16 +96,16 @@ def choose_bundle(
     )
 
 
-def nodes_with_room(bundle: Bundle, nodes: Sequence[NodeRow]) -> list[NodeRow]:
+def nodes_with_room(bundle: WorkerBundle, nodes: Sequence[NodeRow]) -> list[NodeRow]:
     """Returns the nodes that could hold the bundle if they held nothing else."""
     return [node for node in nodes if node.alive and node.id not in bundle.never_on and _holds(node, bundle)]
 
 
-def _holds(node: NodeRow, bundle: Bundle) -> bool:
+def _holds(node: NodeRow, bundle: WorkerBundle) -> bool:
     return all(node.totals.get(name, 0.0) >= amount for name, amount in bundle.needs.items())
 
 
-def why_no_room(worker: str, bundle: Bundle, nodes: Sequence[NodeRow], seconds: float) -> str:
+def why_no_room(worker: str, bundle: WorkerBundle, nodes: Sequence[NodeRow], seconds: float) -> str:
     """Returns the message for a worker that no node took."""
     needed = describe_amounts(bundle.needs) or "nothing"
     alive = [node for node in nodes if node.alive]

@@ -44,7 +44,7 @@ Address = Annotated[str, AfterValidator(checked_address)]
 
 
 class RoleResources(Strict):
-    """What one worker takes of its node."""
+    """The share of its node that one worker takes."""
 
     cpus: float = Field(default=1.0, ge=0)
     gpus: float | None = Field(default=None, ge=0)
@@ -71,7 +71,7 @@ class ClusterSettings(Strict):
     place: float = Field(default=300.0, gt=0)
     """Longest wait for a node with room."""
     shelf: str | None = None
-    """The folder of a node's copies. None: `~/.cache/art/shelf`. Each node has a folder of its own in it."""
+    """The folder of a node's copies, in which `{node}` stands for its address. None: `~/.cache/art/shelf`."""
     shelf_gb: float = Field(default=200.0, gt=0)
     """Most that a node keeps, in units of 10^9 bytes."""
 

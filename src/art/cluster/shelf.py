@@ -19,7 +19,7 @@ import secrets
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,16 +95,16 @@ class Shelf:
 
     # -- what this machine has --
 
-    async def offer(self, folder: Path, *, follow_links: bool = False) -> str:
+    async def offer(self, folder: Path, *, follow_links: bool = False, without: Collection[str] = ()) -> str:
         """Returns the digest of a folder, which is handed out from its place from now on.
 
         A file is read once for as long as it does not change. follow_links: a link to a file counts as that
-        file, as in the hub's cache of base models. Raises StorageError for a folder with other things than
-        plain files, DiskError.
+        file, as in the hub's cache of base models. without: names of files that are left out. Raises
+        StorageError for a folder with other things than plain files.
         """
         try:
             manifest = await asyncio.to_thread(
-                self.copies.digests.manifest, folder, follow_links=follow_links
+                self.copies.digests.manifest, folder, follow_links=follow_links, without=without
             )
         except OSError as error:
             raise StorageError(f"{folder} cannot be read ({error}): was it removed just now?") from error
@@ -134,7 +134,10 @@ class Shelf:
         check_digest(digest)
         if (offer := self._offers.get(digest)) is not None:
             return offer.manifest
-        manifest = await asyncio.to_thread(self.copies.verified, digest)
+        manifest = None
+        if self.copies.files(digest).exists():
+            async with self.using(digest):
+                manifest = await asyncio.to_thread(self.copies.verified, digest)
         if manifest is None:
             raise NotFoundError(f"this shelf has no copy {digest[:12]}", status=404, code="no_copy")
         return manifest
@@ -212,6 +215,7 @@ class Shelf:
             manifest = await puller.manifest()
             folder = await run_to_end(self.copies.begin, digest, manifest)
             try:
+                await run_to_end(self.copies.link_same_files, digest, manifest)
                 for name, entry in manifest.files.items():
                     await puller.pull(name, entry, folder / name)
             except OSError as error:
@@ -275,6 +279,7 @@ class Shelf:
         if digest in self._pins:  # two at once
             os.close(self._pins.pop(digest)[0])
         self._pins[digest] = (held, time.monotonic() + self._keep_s)
+        asyncio.get_running_loop().call_later(self._keep_s + _LOCK_PAUSE_S, self._let_go)
 
     def _let_go(self) -> None:
         for digest, (held, until) in list(self._pins.items()):

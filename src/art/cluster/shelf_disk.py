@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,12 +121,12 @@ class ShelfDisk:
         self._fan_out = fan_out
         self._places: dict[Path, Path] = {}
 
-    async def fetch(self, folder: Path) -> Path:
-        """Returns where the node has its copy of a folder, such as a checkpoint.
+    async def fetch(self, folder: Path, *, without: Collection[str] = ()) -> Path:
+        """Returns where the node has its copy of a folder, such as a checkpoint, without some of its files.
 
         Raises StorageError, DiskError (of either machine), DeadlineError, WorkerError.
         """
-        return await self._fetch(await self._shelf.offer(folder))
+        return await self._fetch(await self._shelf.offer(folder, without=without))
 
     async def fetch_base_model(self, folder: Path) -> Path:
         """Returns where the node has its copy of a base model's folder, whose files may be links, as those of

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import stat
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from pydantic import Field
 from art.cluster.folder_manifest import MOST_MANIFEST_BYTES, read_manifest
 from art.errors import StorageError, extra_needed
 from art.process.resources import no_tls
-from art.wire.models import MANIFEST_FILE, Manifest, ManifestEntry
+from art.wire.models import MANIFEST_FILE, Manifest, ManifestEntry, manifest_entry
 from art.wire.records import Strict
 
 R = TypeVar("R")
@@ -119,6 +120,8 @@ class FilePuller:
 
         Raises StorageError that names each source and its failure, OSError.
         """
+        if await run_to_end(_is_whole, path, entry):
+            return
         able = dict(self._readers)
         for turn in range(self._limits.rounds):
             if turn and able:
@@ -188,6 +191,19 @@ class FilePuller:
     def _no_source_error(self, what: str) -> StorageError:
         failures = "; ".join(f"{url}: {self.failures.get(url, 'not asked')}" for url, _ in self._readers)
         return StorageError(f"no source gave {what} of {self._digest[:12]} ({failures})")
+
+
+def _is_whole(path: Path, entry: ManifestEntry) -> bool:
+    """Returns whether the file is there and right. What cannot be continued is removed."""
+    if not path.exists():
+        return False
+    found = path.lstat()
+    if found.st_size < entry.size and found.st_nlink == 1 and stat.S_ISREG(found.st_mode):
+        return False
+    if stat.S_ISREG(found.st_mode) and manifest_entry(path) == entry:
+        return True
+    path.unlink()
+    return False
 
 
 def _flush_file(file: IO[bytes]) -> None:

@@ -46,9 +46,6 @@ _GPUS = (
     "`art.LocalBackend` trains on this machine's GPU, `art.RemoteBackend(url, api_key)` on another machine's"
 )
 _TINKER = "`art.LocalBackend` trains on this machine, `art.RemoteBackend(url, api_key)` on another"
-_RENTED = (
-    "start `art serve` on the machine that you rented and register with `art.RemoteBackend(url, api_key)`"
-)
 _OWN_PROCESSES = "the server trains and samples in processes of its own, see `server_options` of LocalBackend"
 _LOSS = (
     "choose the loss by `loss_fn=` or `algorithm=` of `backend.train` (`art algorithms` lists them); "
@@ -257,9 +254,9 @@ PATHS: Mapping[str, str | Names] = {
             "docs/reference/server.md lists the routes for programs of your own"
         )
     ),
-    "art.skypilot": names(unbuilt=_same_answer(_RENTED, "SkyPilotBackend", "stop_server")),
-    "art.skypilot.backend": names(instead=_RENTED),
-    "art.skypilot.stop_server": names(instead=_RENTED),
+    "art.skypilot": names("art.integrations.skypilot.backend:SkyPilotBackend stop_server"),
+    "art.skypilot.backend": names("art.integrations.skypilot.backend:SkyPilotBackend"),
+    "art.skypilot.stop_server": names("art.integrations.skypilot.backend:stop_server"),
     "art.tasks": names("art.environments.tasks:NAMES Task TaskDefaults find"),
     "art.tasks.mail": names(
         "art.environments.tasks.mail:DEFAULTS DESCRIPTION ID_LETTERS Inbox Mail NAME NAMES PARAMETERS "

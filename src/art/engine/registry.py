@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineKind:
-    """One engine: the options it takes, and either the module of its worker or what starts its server."""
+    """One engine: the options it takes, the module of its worker, and perhaps what starts its server."""
 
     options: type[Strict]
     summary: str
@@ -34,7 +34,7 @@ class EngineKind:
     no_bits: str = ""
     """Why it has no quantized base models; empty: it has."""
     start_server: Callable[[ServerOrder], Awaitable[VllmServer]] | None = None
-    """Starts a server with an HTTP of its own, which an engine in this process speaks to."""
+    """Starts a server on this machine with an HTTP of its own, which an engine in this process speaks to."""
 
 
 async def _start_vllm(order: ServerOrder) -> VllmServer:
@@ -52,6 +52,7 @@ ENGINES: Mapping[str, EngineKind] = MappingProxyType(
             summary="transformers models in torch, on a laptop's CPU or one GPU",
         ),
         "vllm": EngineKind(
+            module="art.engine.vllm.worker",
             start_server=_start_vllm,
             no_bits=f"vLLM {TESTED} has no bitsandbytes quantization",
             options=VllmOptions,
@@ -61,17 +62,13 @@ ENGINES: Mapping[str, EngineKind] = MappingProxyType(
 )
 
 
-def needs_this_machine(name: str, options: Mapping[str, Any]) -> str:
-    """Returns why an engine cannot be placed on another machine; empty: it can, or it has servers of its own.
-
-    Raises: ConfigurationError.
-    """
-    if engine_kind(name).start_server is None or options.get("urls"):
-        return ""
-    return (
-        "its server listens on a socket of its own machine. Start vLLM's servers on the nodes, and name them "
-        "in the engine option urls"
-    )
+def gpus_together(options: Strict) -> int:
+    """Returns the number of GPUs that hold one copy of the model together."""
+    if not isinstance(options, VllmOptions):
+        return 1
+    given = {name.replace("-", "_"): value for name, value in options.engine_args.items()}
+    parts = [given.get(name, 1) for name in ("tensor_parallel_size", "pipeline_parallel_size")]
+    return int(parts[0]) * int(parts[1])
 
 
 def engine_kind(name: str) -> EngineKind:

@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from art.engine.frames import generate_message, read_news
 from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked
-from art.errors import ARTError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.errors import ARTError, WorkerDiedError, WorkerError, WorkerStalledError, WorkerUnreachableError
 from art.process.resources import no_tls
 from art.process.worker import SharedDisk, WorkerDisk
 from art.wire.engine import (
@@ -35,6 +35,7 @@ from art.wire.engine import (
     check_transfer,
     to_error,
 )
+from art.wire.models import TRAINERS_FILES
 
 _TOLD_TOGETHER = 16
 """Deltas after which others have a turn: hundreds of replies may end with one step of the engine."""
@@ -131,11 +132,11 @@ class CompletionSocket:
                     proxy=None,
                 )
             except TimeoutError as error:
-                raise WorkerStalledError(
-                    f"the engine worker at {self._url} did not take a connection"
+                raise WorkerUnreachableError(
+                    f"the engine worker at {self._url} did not take a connection within {self._connect_s:g} s"
                 ) from error
             except (OSError, InvalidHandshake, ConnectionClosed) as error:
-                raise WorkerDiedError(f"no engine worker answers at {self._url}: {error}") from error
+                raise WorkerUnreachableError(f"no engine worker answers at {self._url}: {error}") from error
             self._socket = socket
             self._outbox.clear()
             self._tasks = [
@@ -252,7 +253,7 @@ class RemoteEngine:
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """See `Engine.load_adapter`."""
-        found = await self._disk.fetch(path)
+        found = await self._disk.fetch(path, without=TRAINERS_FILES)
         order = LoadAdapter(name=name, path=str(found), transfer=self._transfer)
         await self._post("/load_adapter", order, self.deadlines.control)
 

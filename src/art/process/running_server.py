@@ -17,7 +17,7 @@ from typing import Any
 
 from art.process.files import take_lock, write_whole
 
-LOCK_FILE, ADDRESS_FILE = "lock", "address.json"
+LOCK_FILE, ADDRESS_FILE, CLUSTER_FILE = "lock", "address.json", "cluster.json"
 SERVER_OPTIONS = frozenset({"allow_origins", "cluster", "control", "engine", "limits", "teacher", "trainer"})
 """The settings of a server that a program chooses; the others say where it is."""
 _REACHED = {"0.0.0.0": "127.0.0.1", "::": "::1"}

@@ -21,7 +21,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,6 +46,8 @@ class WorkerSpec:
     """Of a worker of ours."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The JSON line for its stdin; the key is added here and is nowhere else."""
+    gpus: int = 1
+    """That it computes on together, if it computes on GPUs."""
     log_path: Path
     start_deadline: float = 180.0
     health_interval: float = 2.0
@@ -62,8 +64,11 @@ def module_command(module: str) -> list[str]:
 class WorkerDisk(Protocol):
     """The way of folders between the server's disk and the worker's."""
 
-    async def fetch(self, folder: Path) -> Path:
-        """Returns where the worker finds the content of a folder of the server's disk."""
+    async def fetch(self, folder: Path, *, without: Collection[str] = ()) -> Path:
+        """Returns where the worker finds the content of a folder of the server's disk.
+
+        without: names of files that it does not need.
+        """
         ...
 
     def place(self, folder: Path) -> Path:
@@ -78,7 +83,7 @@ class WorkerDisk(Protocol):
 class SharedDisk:
     """The disk of a worker on the server's machine: each path is its own."""
 
-    async def fetch(self, folder: Path) -> Path:
+    async def fetch(self, folder: Path, *, without: Collection[str] = ()) -> Path:
         return folder
 
     def place(self, folder: Path) -> Path:

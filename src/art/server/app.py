@@ -56,7 +56,7 @@ from art.server.http import (
     send_error,
     send_json,
 )
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.stitching import Stitcher
 from art.server.rollouts import ADDRESSED, ScopedRollouts, scoped_request
 from art.server.routes.gateway_routes import TOKENIZATION, Lookups, rollout_routes, tokenization_routes
@@ -163,7 +163,7 @@ class App:
         *,
         key: str,
         catalog: Catalog,
-        ledger: Ledger,
+        ledger: SampleLedger,
         stitcher: Stitcher,
         limits: LimitSettings,
         tenants: TenantKeys | None = None,
@@ -175,7 +175,7 @@ class App:
         self._key = KeyCheck(key, tenants)
         self._catalog = catalog
         self._stitcher = stitcher
-        self._data_dir = ledger.path.parent.parent
+        self._data_dir = ledger.data_dir
         self._control_health = control_health
         self._version = version("agent-reinforcement-trainer")
         self.pages = BrowserPages(self._data_dir, self._key.proof_of)

@@ -231,6 +231,12 @@ class Catalog:
         self.in_use = InUse[str]()
         """Adapters, by the requests that use each."""
         self._loading: dict[tuple[str, str, int], asyncio.Future[None]] = {}
+        self.changed = asyncio.Event()
+        """Set after each change, for whoever tells others what is served, and clears it."""
+
+    def _note_change(self) -> None:
+        self._targets.clear()
+        self.changed.set()
 
     # -- what is served --
 
@@ -244,7 +250,7 @@ class Catalog:
         aliases: Collection[str] = (),
     ) -> None:
         """Serve a base model under its name and aliases."""
-        self._targets.clear()
+        self._note_change()
         self._bases.add(base_model, engine, renderer, max_context=max_context, aliases=aliases)
 
     def has_base(self, base_model: str, tenant: Tenant = None) -> bool:
@@ -272,7 +278,7 @@ class Catalog:
 
         `adapters`: those that the new engine has loaded (None: all); other steps are loaded when asked for.
         """
-        self._targets.clear()
+        self._note_change()
         self._bases.replace_engine(base_model, engine)
         if adapters is None:
             return
@@ -298,7 +304,7 @@ class Catalog:
                 f"model {project}/{name} has base model {model.base_model!r}, not {base_model!r}; "
                 "use another name"
             )
-        self._targets.clear()
+        self._note_change()
         if model.newest != step:
             self.promotions[base_model, project, name] += 1
         model.adapters[step] = adapter
@@ -306,7 +312,7 @@ class Catalog:
 
     def serve_as(self, project: str, name: str, serving: Serving) -> None:
         """Sets how a model's steps are served from now on."""
-        self._targets.clear()
+        self._note_change()
         self._serving[project, name] = serving
 
     def retire(self, project: str, name: str, step: int) -> str | None:
@@ -321,12 +327,12 @@ class Catalog:
             raise ConfigurationError(
                 f"step {step} of {project}/{name} is the newest; publish another one first"
             )
-        self._targets.clear()
+        self._note_change()
         return model.adapters.pop(step)
 
     def remove(self, project: str, name: str) -> list[str]:
         """Serve a model no longer, in any step. Returns the adapters that were loaded for it."""
-        self._targets.clear()
+        self._note_change()
         model = self._models.pop((project, name), None)
         self._serving.pop((project, name), None)
         if model is None:
@@ -412,7 +418,7 @@ class Catalog:
         adapter = await load_missing(*key, step)
         model = self._models.get(key)
         if model is not None:
-            self._targets.clear()
+            self._note_change()
             model.adapters[step] = adapter
 
     def _unknown(self, name: str, tenant: Tenant) -> NotFoundError:

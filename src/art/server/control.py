@@ -30,12 +30,12 @@ from art.server.checkpoints.registered_models import (
 )
 from art.server.counts import ControlCounts
 from art.server.data_folder import DataLayout
-from art.server.jobs.job_store import JobStore
+from art.server.jobs.job_store import JobStore, JobTable
 from art.server.jobs.sample_retention import SampleRetention
 from art.server.jobs.training_jobs import JobRunner, TrainingJobs
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.face import SampleLedger
 from art.server.promotion.checkpoint_imports import CheckpointImports
-from art.server.promotion.promote import ServedModels
+from art.server.promotion.promote import MayCommit, ServedModels, always_commits
 from art.server.settings import ControlSettings, TeacherSettings
 from art.server.tenancy import Tenant, tenant_of
 from art.server.workers.base_model import ServerWorkers
@@ -142,12 +142,15 @@ class Control:
         *,
         data_dir: Path,
         catalog: Catalog,
-        ledger: Ledger,
+        ledger: SampleLedger,
         options: WorkerOptions,
         settings: ControlSettings | None = None,
         teachers: TeacherSettings | None = None,
         cluster: ClusterLauncher | None = None,
+        job_table: JobTable | None = None,
+        may_commit: MayCommit = always_commits,
     ) -> None:
+        """job_table: None is SQLite in the data folder. may_commit: asked before a step is committed."""
         self.settings = settings or ControlSettings()
         self.layout = DataLayout(data_dir.resolve())
         self.catalog = catalog
@@ -156,7 +159,11 @@ class Control:
         self.in_use = InUse[Path]()
         self._workers = ServerWorkers(catalog, options=options, layout=self.layout, settings=self.settings)
         self._served = ServedModels(
-            self.models, workers=self._workers, catalog=catalog, settings=self.settings
+            self.models,
+            workers=self._workers,
+            catalog=catalog,
+            settings=self.settings,
+            may_commit=may_commit,
         )
         self.arrivals = CheckpointImports(
             self.models,
@@ -172,13 +179,7 @@ class Control:
             teachers=teachers or TeacherSettings(),
             in_use=self.in_use,
         )
-        self.jobs = TrainingJobs(
-            JobStore(self.layout.jobs_file),
-            run=runner.run,
-            trainer_of=lambda project, name: self.models.get(project, name).base_model,
-            worker_failed=runner.worker_failed,
-            settings=self.settings,
-        )
+        self.jobs = self._queue(runner, job_table or JobStore(self.layout.jobs_file))
         self.deletions = ModelDeletions(
             self.models,
             served_models=self._served,
@@ -192,6 +193,15 @@ class Control:
         self._serving: asyncio.Task[None] | None = None
         self.unserved: dict[str, str] = {}
         """Why each model or base that was to be served from the start is not, by its name."""
+
+    def _queue(self, runner: JobRunner, table: JobTable) -> TrainingJobs:
+        return TrainingJobs(
+            table,
+            run=runner.run,
+            trainer_of=lambda project, name: self.models.get(project, name).base_model,
+            worker_failed=runner.worker_failed,
+            settings=self.settings,
+        )
 
     async def start(self) -> None:
         """Resumes the jobs that an earlier server left unfinished, and serves what the settings name.
@@ -289,6 +299,10 @@ class Control:
             return DrainNodeReply(node=node.address, moved=[])
         self._cluster.drained.add(node.id)
         return DrainNodeReply(node=node.address, moved=await self._workers.leave_node(node.address))
+
+    def running_engines(self) -> dict[str, tuple[int, list[tuple[int, str, str]]]]:
+        """Returns for each base model the number of its replicas, and URL and key of those that answer."""
+        return self._workers.running_engines()
 
     async def counts(self) -> ControlCounts:
         """Jobs by state, each worker, requests that wait for one. Raises: JobStoreError, DiskError."""

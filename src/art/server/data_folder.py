@@ -120,20 +120,22 @@ def _has_content(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-_PATIENCE_SECONDS = 2.0
+PATIENCE_SECONDS = 2.0
 """A server that is just ending gets so long."""
 
 
 class DataFolderLock:
     """The lock of a data folder, held from construction until `release` or the process's end."""
 
-    def __init__(self, server_dir: Path) -> None:
-        """Raises: FolderInUseError naming the folder and the process that holds it, DiskError."""
+    def __init__(self, server_dir: Path, *, patience: float = PATIENCE_SECONDS) -> None:
+        """patience: seconds to wait for a server that ends.
+
+        Raises: FolderInUseError naming the folder and the process that holds it, DiskError."""
         lock = server_dir / LOCK_FILE
         try:
             server_dir.mkdir(parents=True, exist_ok=True)
             server_dir.chmod(0o700)
-            descriptor = take_lock(lock, patience=_PATIENCE_SECONDS)
+            descriptor = take_lock(lock, patience=patience)
         except OSError as error:
             raise disk_error(error, server_dir, "the data folder cannot be used") from error
         if descriptor is None:

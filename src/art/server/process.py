@@ -18,14 +18,17 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from art.cluster.launcher import ClusterLauncher
-from art.engine.registry import masked_by, needs_this_machine
+from art.engine.protocol import Deadlines
+from art.engine.registry import masked_by
 from art.errors import ConfigurationError, require_extra
 from art.process.resources import listen, raise_file_limit
 from art.process.running_server import RunningServer, announce_server, digest_of_options, withdraw_server
@@ -33,13 +36,20 @@ from art.process.worker import Launch, Worker
 from art.server.app import App, is_of_pages
 from art.server.catalog import Catalog
 from art.server.control import Control
-from art.server.data_folder import DataFolderLock, DataLayout
+from art.server.data_folder import PATIENCE_SECONDS, DataFolderLock, DataLayout
 from art.server.http import Receive, Scope, Send
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
+from art.server.postgres.followed import ServedFollower
+from art.server.postgres.front import GatewayFront
+from art.server.postgres.gateways import LostControlError
+from art.server.postgres.samples import PostgresLedger
+from art.server.postgres.shared import SharedDatabase, address_for_others, open_gateway_database, open_shared
+from art.server.promotion.promote import always_commits
 from art.server.routes.control_routes import control_routes
-from art.server.settings import ServerSettings, resolve_key, resolve_teacher
-from art.server.tenants import TENANTS_FILE, TenantKeys
+from art.server.settings import ServerSettings, resolve_database, resolve_key, resolve_teacher
+from art.server.tenants import TENANTS_FILE, KeyCheck, TenantKeys
 from art.server.workers.supervisor import WorkerOptions
 
 
@@ -100,6 +110,21 @@ Until = Callable[[Callable[[], None]], asyncio.Future[None]]
 """Makes a future whose end ends the server; what it is given starts the clock, from any thread."""
 
 
+@dataclass(kw_only=True)
+class _Served:
+    """The application that answers, and what is done meanwhile until the server ends."""
+
+    app: App
+    answer: Any
+    """The ASGI application in front."""
+    background: Callable[[RunningServer], list[Coroutine[Any, Any, None]]]
+    """Begun when it is known where the server listens."""
+    is_announced: bool = True
+    """Whether programs of this machine find it by the data folder."""
+    lost: asyncio.Event | None = None
+    """Set when it may serve no longer."""
+
+
 async def serve(
     settings: ServerSettings,
     *,
@@ -110,11 +135,78 @@ async def serve(
     """Serve until a signal (SIGTERM, SIGINT), or until the future that `until` makes is done.
 
     `last`: the clock that starts with the signal.
-    Raises: ConfigurationError when the settings, the data folder or the address cannot be used.
+    Raises: ConfigurationError when the settings, the data folder, the database or the address cannot be used,
+    LostControlError when another server took over.
     """
     last = last or LastExit(settings.control.ending)
+    ended = None if until is None else asyncio.ensure_future(until(last.arm))
     key = resolve_key(settings)
-    async with _rooms(settings) as (catalog, ledger, stitcher, control):
+    if settings.role == "gateway":
+        async with _gateway(settings, key) as served:
+            await _listen_and_answer(settings, key, served, on_ready=on_ready, ended=ended, last=last)
+        return
+    shared = await open_shared(resolve_database(settings), ended)
+    if ended is not None and ended.done():  # while it waited for its turn
+        if shared is not None:
+            await shared.close()
+        return
+    async with _controller(settings, key, shared) as served:
+        await _listen_and_answer(settings, key, served, on_ready=on_ready, ended=ended, last=last)
+    if shared is not None and shared.lock.lost.is_set():
+        raise LostControlError(
+            f"this server lost the controller's lock in {shared.database.address.shown} and has ended. "
+            "What it had not committed, the next one does. Start it again to have it wait in turn"
+        )
+
+
+async def _listen_and_answer(
+    settings: ServerSettings,
+    key: str,
+    served: _Served,
+    *,
+    on_ready: Callable[[RunningServer], None],
+    ended: asyncio.Future[None] | None,
+    last: LastExit,
+) -> None:
+    with _listen(settings) as listener:
+        running = RunningServer(
+            pid=os.getpid(),
+            host=settings.host,
+            port=int(listener.getsockname()[1]),
+            key=key,
+            options=digest_of_options(settings.model_dump(mode="json", exclude_unset=True)),
+        )
+
+        def announce() -> None:
+            # On a full disk nobody else finds it, and it serves all the same.
+            if served.is_announced:
+                with contextlib.suppress(OSError):
+                    announce_server(settings.server_dir, running)
+            on_ready(running)
+
+        server = _Server(_uvicorn_config(served.answer, settings), announce, last)
+        watches = [asyncio.ensure_future(served.app.counts.lag.watch())]
+        watches += [asyncio.ensure_future(work) for work in served.background(running)]
+        if ended is not None:
+            watches.append(asyncio.ensure_future(_end_after(server, ended)))
+        if served.lost is not None:
+            watches.append(asyncio.ensure_future(_end_when_lost(server, served.lost, last)))
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            served.app.pages.close()
+            if served.is_announced:
+                withdraw_server(settings.server_dir)
+            for watch in watches:
+                watch.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _controller(
+    settings: ServerSettings, key: str, shared: SharedDatabase | None
+) -> AsyncIterator[_Served]:
+    """A server with models and jobs: the only one, or the one that holds the database's lock."""
+    async with _rooms(settings, shared) as (catalog, ledger, stitcher, control):
         app = App(
             key=key,
             catalog=catalog,
@@ -123,51 +215,78 @@ async def serve(
             limits=settings.limits,
             tenants=TenantKeys(settings.server_dir / TENANTS_FILE),
             control_routes=control_routes(control),
-            control_health=control.health,
+            control_health=lambda: control.health() | ({} if shared is None else shared.described()),
             control_counts=control.counts,
             masked_by=masked_by(settings.engine.name, settings.engine.options),
         )
         await app.rollouts.load()
-        with _listen(settings) as listener:
-            running = RunningServer(
-                pid=os.getpid(),
-                host=settings.host,
-                port=int(listener.getsockname()[1]),
+
+        def list_background(running: RunningServer) -> list[Coroutine[Any, Any, None]]:
+            if shared is None:
+                return []
+            told = shared.publish(
+                address_for_others(settings.host, running.port),
                 key=key,
-                options=digest_of_options(settings.model_dump(mode="json", exclude_unset=True)),
+                catalog=catalog,
+                models=control.models,
+                engines=control.running_engines,
             )
+            return [told]
 
-            def announce() -> None:
-                # On a full disk nobody else finds it, and it serves all the same.
-                with contextlib.suppress(OSError):
-                    announce_server(settings.server_dir, running)
-                on_ready(running)
-
-            served = with_origins(app, settings.allow_origins)
-            server = _Server(_uvicorn_config(served, settings), announce, last)
-            watches = [asyncio.ensure_future(app.counts.lag.watch())]
-            if until is not None:
-                watches.append(asyncio.ensure_future(_end_after(server, until, last)))
-            try:
-                await server.serve(sockets=[listener])
-            finally:
-                app.pages.close()
-                withdraw_server(settings.server_dir)
-                for watch in watches:
-                    watch.cancel()
+        answer = with_origins(app, settings.allow_origins)
+        lost = None if shared is None else shared.lock.lost
+        yield _Served(app=app, answer=answer, background=list_background, lost=lost)
 
 
 @contextlib.asynccontextmanager
-async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledger, Stitcher, Control]]:
-    lock = DataFolderLock(settings.server_dir)
-    async with contextlib.AsyncExitStack() as rooms:
+async def _gateway(settings: ServerSettings, key: str) -> AsyncIterator[_Served]:
+    """A server that samples from the controller's engines, and passes on what it cannot answer."""
+    async with open_gateway_database(resolve_database(settings)) as database, AsyncExitStack() as rooms:
+        ledger = await PostgresLedger.open(database, settings.data_dir)
+        rooms.push_async_callback(ledger.close)
+        catalog = Catalog()
+        follower = ServedFollower(database, catalog, key=key, deadlines=Deadlines())
+        rooms.push_async_callback(follower.close)
+        await follower.refresh()
+        tenants = TenantKeys(settings.server_dir / TENANTS_FILE)
+        app = App(
+            key=key,
+            catalog=catalog,
+            ledger=ledger,
+            stitcher=Stitcher(ledger, max_tokens=settings.limits.remembered_tokens, ledger_is_empty=False),
+            limits=settings.limits,
+            tenants=tenants,
+            control_health=follower.described,
+            masked_by=masked_by(settings.engine.name, settings.engine.options),
+        )
+        front = GatewayFront(
+            with_origins(app, settings.allow_origins),
+            keys=KeyCheck(key, tenants),
+            follower=follower,
+            database=database,
+            largest_body=settings.limits.max_body_bytes,
+        )
+        rooms.push_async_callback(front.close)
+        yield _Served(app=app, answer=front, background=lambda running: [follower.run()], is_announced=False)
+
+
+@contextlib.asynccontextmanager
+async def _rooms(
+    settings: ServerSettings, shared: SharedDatabase | None
+) -> AsyncIterator[tuple[Catalog, SampleLedger, Stitcher, Control]]:
+    async with AsyncExitStack() as rooms:
+        if shared is not None:
+            rooms.push_async_callback(shared.close)
+        # One that lost the controller's lock may still be ending.
+        patience = PATIENCE_SECONDS if shared is None else settings.control.ending
+        lock = await asyncio.to_thread(DataFolderLock, settings.server_dir, patience=patience)
         rooms.callback(lock.release)
-        ledger = _ledger(settings)
+        ledger = _ledger(settings) if shared is None else await _shared_ledger(settings, shared)
         rooms.push_async_callback(ledger.close)
         stitcher = Stitcher(
             ledger,
             max_tokens=settings.limits.remembered_tokens,
-            ledger_is_empty=await ledger.is_empty(),
+            ledger_is_empty=not ledger.shared and await ledger.is_empty(),
         )
         catalog = Catalog()
         cluster = await _cluster(settings)
@@ -186,10 +305,13 @@ async def _rooms(settings: ServerSettings) -> AsyncIterator[tuple[Catalog, Ledge
                 transfer=settings.engine.transfer,
                 trainer_options=settings.trainer.options,
                 launch=launch,
+                in_cluster=cluster is not None,
             ),
             cluster=cluster,
             settings=settings.control,
             teachers=resolve_teacher(settings),
+            job_table=None if shared is None else await shared.open_jobs(),
+            may_commit=always_commits if shared is None else shared.lock.require,
         )
         rooms.push_async_callback(control.close)
         await control.start()
@@ -207,8 +329,6 @@ async def _cluster(settings: ServerSettings) -> ClusterLauncher | None:
             f"in the cluster {settings.cluster.address}, where Ray gives each its GPUs: leave it out, and "
             "say how many with cluster.engine.gpus"
         )
-    if why := needs_this_machine(settings.engine.name, settings.engine.options):
-        raise ConfigurationError(f"the engine {settings.engine.name!r} does not run in a cluster: {why}")
     logs = DataLayout(settings.data_dir).log_file("placer").parent
     return await ClusterLauncher.start(settings.cluster, settings.server_dir, logs)
 
@@ -229,6 +349,23 @@ def _ledger(settings: ServerSettings) -> Ledger:
             "--new-ledger`, or LocalBackend(server_options={'control': {'new_ledger': True}})"
         )
     return Ledger(path, removes=settings.control.keep_samples_steps is not None)
+
+
+async def _shared_ledger(settings: ServerSettings, shared: SharedDatabase) -> SampleLedger:
+    """The database's ledger. A new one is not begun beside what was trained.
+
+    Raises: ConfigurationError, DatabaseError.
+    """
+    ledger = await shared.open_ledger(settings.data_dir)
+    trace = DataLayout(settings.data_dir).trained_here()
+    if trace is not None and not settings.control.new_ledger and await ledger.is_empty():
+        await ledger.close()
+        raise ConfigurationError(
+            f"the ledger in {ledger.name} is empty, but {trace} shows that there was another one: name the "
+            "database that has its samples, or start without one to use SQLite in the data folder. To go on "
+            "without those samples, keeping models and checkpoints, start once with `art serve --new-ledger`"
+        )
+    return ledger
 
 
 class _Server(uvicorn.Server):
@@ -260,8 +397,15 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-async def _end_after(server: uvicorn.Server, until: Until, last: LastExit) -> None:
-    await until(last.arm)
+async def _end_after(server: uvicorn.Server, ended: asyncio.Future[None]) -> None:
+    await ended
+    server.should_exit = True
+
+
+async def _end_when_lost(server: uvicorn.Server, lost: asyncio.Event, last: LastExit) -> None:
+    """A server that is not the controller any more commits nothing: it ends, and leaves the folder."""
+    await lost.wait()
+    last.arm()
     server.should_exit = True
 
 

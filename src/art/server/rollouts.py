@@ -27,7 +27,7 @@ from art.server.catalog import Catalog, Target, normalize_step_name
 from art.server.chat.prompt_and_reply import Completion, finish_reason
 from art.server.data_folder import check_name
 from art.server.http import Scope
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.schema import Statement
 from art.server.tenancy import Tenant, external_name, internal_name
 from art.server.tenants import RolloutKeys
@@ -312,7 +312,7 @@ _LOOK_S = 0.1
 
 _OPEN = "INSERT INTO rollouts (tenant, rollout_id, scope, opened_at, expires_at) VALUES (?, ?, ?, ?, ?)"
 _CLOSE = "UPDATE rollouts SET closed_at = ? WHERE tenant = ? AND rollout_id = ?"
-_DELIVERED = "INSERT OR IGNORE INTO delivered (tenant, rollout_id, request_id) VALUES (?, ?, ?)"
+_DELIVERED = "INSERT INTO delivered (tenant, rollout_id, request_id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _FORGET = (
     "DELETE FROM delivered WHERE tenant = ? AND rollout_id = ?",
     "DELETE FROM exchanges WHERE tenant = ? AND rollout_id = ?",
@@ -333,7 +333,9 @@ AND NOT EXISTS (SELECT 1 FROM exchanges e WHERE e.sample_id = s.sample_id)
 class ScopedRollouts:
     """One event loop owns it. `load` before the first request."""
 
-    def __init__(self, ledger: Ledger, catalog: Catalog, keys: RolloutKeys, *, largest_text: int) -> None:
+    def __init__(
+        self, ledger: SampleLedger, catalog: Catalog, keys: RolloutKeys, *, largest_text: int
+    ) -> None:
         self._ledger, self._catalog, self._keys = ledger, catalog, keys
         self._largest_text = largest_text
         self._known: dict[tuple[Tenant, str], ScopedRollout] = {}

@@ -103,6 +103,7 @@ class TeacherSettings(Strict):
 KEY_VARIABLE = "ART_API_KEY"
 TEACHER_KEY_VARIABLE = "ART_TEACHER_KEY"
 TEACHER_URL_VARIABLE = "ART_TEACHER_URL"
+DATABASE_VARIABLE = "ART_DATABASE_URL"
 SHORTEST_KEY = 8
 """Characters."""
 
@@ -118,17 +119,13 @@ def _origin(value: str) -> str:
 Origin = Annotated[str, AfterValidator(_origin)]
 
 
-MOST_REPLICAS = 4096
-"""Of one base model. Choosing one of 1,000 takes microseconds; more than these are a mistyped number."""
-
-
 class EngineSettings(Strict):
     """The engine that serves the base models, and its options."""
 
     name: str = "builtin"
     options: dict[str, Any] = Field(default_factory=dict)
     """Handed to the engine's worker, which refuses what it does not know."""
-    replicas: int = Field(default=1, ge=1, le=MOST_REPLICAS)
+    replicas: int = Field(default=1, ge=1)
     """Engine processes for each base model, behind one address."""
     devices: list[str] | None = None
     """Where each replica computes, such as `["cuda:0", "cuda:1"]`; None: all where `options` say."""
@@ -175,6 +172,12 @@ class ServerSettings(Strict):
     key: str | None = Field(default=None, min_length=SHORTEST_KEY, repr=False)
     """The bearer key of every route. None: from the environment, or one made and kept in the data folder."""
     data_dir: Path = Path(".art")
+    role: Literal["all", "gateway"] = "all"
+    """`gateway`: no models and no jobs of its own; it samples from the engines of the server that is the
+    controller of the same database, and passes everything else on to that."""
+    database: str | None = Field(default=None, repr=False)
+    """URL of the Postgres that keeps samples and jobs, so that another server can take over. None: from the
+    environment, or SQLite in the data folder."""
     allow_origins: list[Origin] = Field(default_factory=list)
     """Pages of browsers that may ask: `https://chat.example.org`; `*`, where it is said, is every page."""
     engine: EngineSettings = EngineSettings()
@@ -240,6 +243,11 @@ def resolve_teacher(settings: ServerSettings) -> TeacherSettings:
     url = os.environ.get(TEACHER_URL_VARIABLE)
     key = given.key or os.environ.get(TEACHER_KEY_VARIABLE) or None
     return given.model_copy(update={"urls": [*given.urls, *([url] if url else [])], "key": key})
+
+
+def resolve_database(settings: ServerSettings) -> str | None:
+    """The database's URL: given, or from the environment; None: SQLite in the data folder."""
+    return settings.database or os.environ.get(DATABASE_VARIABLE) or None
 
 
 def key_source(settings: ServerSettings) -> str:

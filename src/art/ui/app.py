@@ -37,7 +37,15 @@ from art.ui.access import EVERYBODY, VIEWER, GuardedPages, LinkAccess, PrintedAc
 from art.ui.conversation import content_text, visible
 from art.ui.export import EXPORTED, export_pages
 from art.ui.index import ORDERS, ListQuery
-from art.ui.live import JOB_COLUMNS, NUMBERS, ROLLOUT_COLUMNS, LiveState, live_state
+from art.ui.live import (
+    JOB_COLUMNS,
+    NODE_COLUMNS,
+    NUMBERS,
+    PLACEMENT_COLUMNS,
+    ROLLOUT_COLUMNS,
+    LiveState,
+    live_state,
+)
 from art.ui.pages import compare_page, costs_page, group_page, rollout_page, run_page, runs_page, step_page
 from art.ui.run_files import RunFiles
 from art.ui.run_reader import LONGEST_TEXT, RunReader, list_cells
@@ -125,7 +133,13 @@ class RunPages:
     def live(self, request: Request) -> Response:
         """The jobs and rollouts of now."""
         one, now = self._live_state(request)
-        columns = {"job_columns": JOB_COLUMNS, "rollout_columns": ROLLOUT_COLUMNS, "numbers": NUMBERS}
+        columns = {
+            "job_columns": JOB_COLUMNS,
+            "rollout_columns": ROLLOUT_COLUMNS,
+            "node_columns": NODE_COLUMNS,
+            "placement_columns": PLACEMENT_COLUMNS,
+            "numbers": NUMBERS,
+        }
         return self._page(request, "live.html", {"one": one, "now": now, **columns})
 
     def live_json(self, request: Request) -> Response:

@@ -1,20 +1,24 @@
-"""The jobs and the rollouts of now: what waits, what is trained, what was sampled last.
+"""The jobs and the rollouts of now: what waits, what is trained, what was sampled last; and on which nodes.
 
-All of it is read from two files of the server, which writes there before it answers anybody. So the same is
+All of it is read from files of the server, which writes there before it answers anybody. So the same is
 seen under a server and beside it, and after its death what it left unfinished:
 
     server/jobs.sqlite      jobs with their newest event
     server/ledger.sqlite    rollouts that are open, completions of the last minutes
+    server/cluster.json     the nodes of a server's cluster, its workers on them and their leases
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from art.process.running_server import CLUSTER_FILE
 from art.ui.access import Viewer
 from art.ui.conversation import visible
 from art.ui.formats import address, duration, number
@@ -27,7 +31,12 @@ _NEWEST_SAMPLES = 1000
 """So far back completions are looked through."""
 _LONGEST_NAME = 80
 JOB_COLUMNS = ("Model", "Job", "Phase", "Progress", "Asked for")
-NUMBERS = frozenset({"Progress", "Asked for", "Step", "Completions", "Tokens", "Last completion"})
+NODE_COLUMNS = ("Node", "State", "CPUs", "GPUs", "Workers")
+PLACEMENT_COLUMNS = ("Worker", "Node", "Process", "Lease renewed", "Lease")
+NUMBERS = frozenset(
+    {"Progress", "Asked for", "Step", "Completions", "Tokens", "Last completion"}
+    | {"CPUs", "GPUs", "Workers", "Process", "Lease renewed", "Lease"}
+)
 """Columns that are aligned as numbers."""
 ROLLOUT_COLUMNS = ("Rollout", "Model", "Step", "State", "Completions", "Tokens", "Last completion")
 
@@ -50,6 +59,9 @@ class LiveState:
     words: str
     jobs: list[LiveRow]
     rollouts: list[LiveRow]
+    nodes: list[LiveRow]
+    """Of the server's cluster; none where it has none, or for a tenant."""
+    placements: list[LiveRow]
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values for the page's script."""
@@ -65,10 +77,16 @@ def live_state(runs: Sequence[RunFiles], *, one: bool, now: float) -> LiveState:
     signs = [life_sign(run) for run in folders.values()]  # one run tells it of its folder
     jobs: list[LiveRow] = []
     rollouts: list[LiveRow] = []
-    for data_dir in folders:
+    nodes: list[LiveRow] = []
+    placements: list[LiveRow] = []
+    for data_dir, sign in zip(folders, signs, strict=True):
         here = [run for run in runs if run.data_dir == data_dir]
         jobs += _jobs(here, now)
         rollouts += _rollouts(here, one=one, now=now)
+        if sign.state == "alive" and folders[data_dir].viewer.tenant is None:
+            found = _cluster(data_dir / "server" / CLUSTER_FILE, now)
+            nodes += found[0]
+            placements += found[1]
     if any(sign.state == "alive" for sign in signs):
         state = "alive"
         words = f"{_counted(len(jobs), 'job')}, {_counted(len(rollouts), 'rollout')} lately."
@@ -78,7 +96,40 @@ def live_state(runs: Sequence[RunFiles], *, one: bool, now: float) -> LiveState:
         state = signs[0].state if one else "dead" if jobs else "finished"
         reason = signs[0].words if one else "no server uses this folder"
         words = f"Not running: {reason}. What its files say is below."
-    return LiveState(state, words, jobs[:MOST_LISTED], rollouts[:MOST_LISTED])
+    return LiveState(state, words, *(rows[:MOST_LISTED] for rows in (jobs, rollouts, nodes, placements)))
+
+
+def _cluster(path: Path, now: float) -> tuple[list[LiveRow], list[LiveRow]]:
+    """The nodes and the workers on them, as the server wrote them last; none where it wrote no such file."""
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        found = json.loads(path.read_bytes())
+        age = max(0.0, now - float(found["written_at"]))
+        on_node = Counter(str(worker["node"]) for worker in found["workers"])
+        nodes = [
+            LiveRow(
+                [
+                    visible(str(node["address"])),
+                    visible(str(node["state"])),
+                    *(f"{float(node['resources'].get(kind, 0)):g}" for kind in ("CPU", "GPU")),
+                    number(on_node[str(node["address"])]),
+                ]
+            )
+            for node in found["nodes"]
+        ]
+        placements = [
+            LiveRow(
+                [
+                    visible(str(worker["name"])),
+                    visible(str(worker["node"])),
+                    visible(str(worker["pid"])),
+                    f"{duration(float(worker['lease_age']) + age)} ago",
+                    duration(float(worker["lease"])),
+                ]
+            )
+            for worker in found["workers"]
+        ]
+        return nodes, placements
+    return [], []
 
 
 def _counted(count: int, word: str) -> str:

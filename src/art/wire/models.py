@@ -186,6 +186,8 @@ MANIFEST_FILE = "manifest.json"
 JOB_FILE = "job.json"
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
+TRAINERS_FILES = frozenset({"optimizer.safetensors", "critic.safetensors"})
+"""The files of a checkpoint that no engine reads, larger than the adapter."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

@@ -18,6 +18,7 @@ from art.errors import (
     OverloadedError,
     WorkerDiedError,
     WorkerError,
+    WorkerUnreachableError,
 )
 from art.wire.samples import candidates_record, split_candidates
 from waiting import turns, until
@@ -191,6 +192,22 @@ async def test_a_request_that_kills_every_engine_is_given_up() -> None:
     assert sum(engine.dead for engine in engines) == 3
 
 
+async def test_engines_that_were_dead_before_it_came_do_not_count_against_a_request() -> None:
+    class Unreachable(Dice):
+        async def generate(self, request: GenerateRequest) -> AsyncIterator[Delta]:
+            self.asked.append(request)
+            raise WorkerUnreachableError("its machine was lost with others")
+            yield
+
+    lost, alive = [Unreachable() for _ in range(7)], Dice()
+    pool = await pool_of(*lost, alive)
+    for number in range(12):
+        assert len(await ids_of(pool, ask(f"r{number}"))) == 12
+        for engine in lost:  # the pool has found that they answer again, until the next request
+            pool._ring.set_up(pool.replicas[lost.index(engine)], True)
+    assert sum(len(engine.asked) for engine in lost) > 12
+
+
 async def test_only_when_all_are_full_is_a_request_refused() -> None:
     engines = [Dice(places=2), Dice(places=2)]
     pool = await pool_of(*engines)
@@ -293,3 +310,48 @@ async def test_a_closed_pool_answers_nobody() -> None:
     await pool.close()
     with pytest.raises(WorkerError, match="closed"):
         await waiting
+
+
+async def test_a_replica_that_loads_far_slower_than_the_others_is_reported_and_serves_after_it_has_caught_up(
+    tmp_path: Path,
+) -> None:
+    class Slow(Dice):
+        async def load_adapter(self, name: str, path: Path) -> None:
+            await asyncio.Event().wait()
+
+    engines, told = [Dice(), Dice(), Dice(), Slow()], []
+    pool = EnginePool(
+        4,
+        waits=ReplicaWaits(up=5.0, straggle=0.05),
+        failed=lambda number, error: told.append((number, error)),
+    )
+    for number, engine in enumerate(engines):
+        await pool.join(number, engine)
+    await pool.load_adapter("new", tmp_path)
+    await until(lambda: told)
+    [(number, error)] = told
+    assert number == 3 and "had not answered" in str(error), "who owns it starts it again"
+    assert [one.number for one in pool.running_replicas] == [0, 1, 2]
+    for rollout in range(20):
+        await ids_of(pool, ask(f"r{rollout}", adapter="new"))
+    assert not engines[3].asked, "it has not the adapter"
+    fresh = Dice()
+    await pool.join(3, fresh)
+    assert fresh.adapters == {"new": tmp_path} and pool.replicas[3].up
+
+
+async def test_a_replica_that_was_replaced_before_its_turn_refuses_for_nobody(tmp_path: Path) -> None:
+    closing, fresh = asyncio.Event(), Dice()
+
+    class Closed(Dice):
+        async def load_adapter(self, name: str, path: Path) -> None:
+            await closing.wait()
+            raise WorkerError("the engine client is closed")
+
+    pool = await pool_of(Dice(), Closed())
+    loading = asyncio.create_task(pool.load_adapter("new", tmp_path))
+    await turns()
+    await pool.join(1, fresh)
+    closing.set()
+    await loading
+    assert pool.adapters == {"new": tmp_path} and fresh.adapters == {"new": tmp_path}

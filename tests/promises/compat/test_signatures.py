@@ -202,7 +202,7 @@ def stand_ins() -> set[str]:
 
 
 def test_every_stand_in_is_listed() -> None:
-    assert {"art.skypilot.SkyPilotBackend", "art.loss.loss_fn"} <= stand_ins() <= set(UNBUILT)
+    assert {"art.tinker.TinkerBackend", "art.loss.loss_fn"} <= stand_ins() <= set(UNBUILT)
 
 
 @pytest.mark.parametrize("path", MISSING)

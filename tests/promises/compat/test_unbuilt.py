@@ -20,13 +20,11 @@ NAMES = [
     "art.preprocessing.tokenize.tokenize_trajectory_groups",
     "art.preprocessing.pack.packed_tensors_from_tokenized_results",
     "art.preprocessing.inputs.anything",
-    "art.skypilot.SkyPilotBackend",
     "art.tinker.TinkerBackend",
     "art.tinker.prefix_cache.LRUTrieCache",
     "art.tinker.renderers.get_renderer_name",
     "art.tinker_native.TinkerNativeBackend",
     "art.megatron.MegatronBackend",
-    "art.skypilot.backend.SkyPilotBackend",
     "art.tinker.backend.TinkerBackend",
     "art.tinker_native.backend.TinkerNativeBackend",
     "art.megatron.backend.MegatronBackend",
@@ -84,8 +82,8 @@ def test_it_is_both_of_the_house_and_of_python() -> None:
 
 
 def test_a_name_that_nobody_knows_is_an_import_error() -> None:
-    module = importlib.import_module("art.skypilot")
-    with pytest.raises(AttributeError, match=r"no attribute 'Cloud'; it has SkyPilotBackend, stop_server"):
+    module = importlib.import_module("art.tinker_native")
+    with pytest.raises(AttributeError, match=r"no attribute 'Cloud'; it has TinkerNativeBackend"):
         _ = module.Cloud
     with pytest.raises(ImportError):
         from art.loss import no_such_loss  # type: ignore[attr-defined]  # noqa: F401

@@ -22,11 +22,13 @@ MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 27, 400, 39, 7
 """The agreed figures; circles and knots: none. CONTRIBUTING.md says the same."""
 
 LATER_ROOMS = {
-    "cluster": 16,
-    "engine/replicas": 3,
+    "cluster": 19,
+    "engine/replicas": 4,
     "ui": 16,
     "tracking/sinks": 8,
     "environments/adapters": 12,
+    "integrations/skypilot": 9,
+    "server/postgres": 9,
 }
 """Rooms under src/art with a wall of their own, which the wall of all files does not count -> most files."""
 

@@ -372,6 +372,22 @@ CLAIMS = {
     "`art.utils`": """
         test_signatures::a_call_for_older_releases_fits
     """,
+    "`SkyPilotBackend.initialize_cluster(...)` takes": """
+        test_signatures::a_call_for_older_releases_fits
+        test_end_to_end::a_step_is_trained_on_a_box_and_its_checkpoint_is_here_when_the_box_is_gone
+        test_task::a_task_has_no_secret_and_opens_no_port
+    """,
+    "The box goes down when nobody": """
+        test_end_to_end::a_box_goes_down_by_itself_when_the_laptop_dies
+        test_task::the_defaults_of_a_plan_are_those_of_initialize_cluster
+    """,
+    "SkyPilot lives in an environment": """
+        test_sky_parser::skypilot_is_imported_by_one_program_that_nothing_of_ours_imports
+        test_task::resources_are_a_dictionary_or_an_object_of_skypilot
+    """,
+    "`art.skypilot`, `.backend`, `.stop_server`": """
+        test_import_paths::a_name_is_the_one_of_its_room
+    """,
     "`art.auto_trajectory`, `art.yield_trajectory`": """
         test_unbuilt::a_function_of_the_root_can_be_called_whatever_is_imported
     """,

@@ -9,8 +9,9 @@ import pytest
 
 TESTS = Path(__file__).parents[2]
 ROOMS = TESTS.parent / "src" / "art"
-OWN = {"contracts", "flow", "faults", "promises"}
-"""All engines or losses by one suite; ways through many rooms; kills and stalls; what holds for the house."""
+OWN = {"contracts", "flow", "faults", "promises", "scale"}
+"""All engines or losses by one suite; ways through many rooms; kills and stalls; what holds for the house;
+many nodes."""
 BESIDE = {"programs", "node", "buckets"}
 """In a room's folder: programs that its tests start, their packages, and a fixture's own folder."""
 

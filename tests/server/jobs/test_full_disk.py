@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from homes import Home
 from safetensors import SafetensorError
 from test_jobs import RESULT, bench, request
 
@@ -123,7 +124,7 @@ async def test_a_job_whose_end_cannot_be_written_is_told_and_the_next_one_runs(
         return RESULT
 
     monkeypatch.setattr(JobStore, name, refuse)
-    async with bench(tmp_path, run) as it:
+    async with bench(Home(tmp_path), run) as it:
         for job_id in ("one", "two"):
             await it.jobs.submit("games", "player", request(job_id))
             told = await it.events(job_id)
@@ -146,7 +147,7 @@ async def test_a_job_whose_end_cannot_be_written_is_told_and_the_next_one_runs(
 @pytest.mark.slow
 @pytest.mark.parametrize("small_disk", ["256k"], indirect=True)
 async def test_a_real_full_disk(small_disk: Path) -> None:
-    async with bench(small_disk) as it:
+    async with bench(Home(small_disk)) as it:
         await it.jobs.submit("games", "player", request("before"))
         assert (await it.events("before"))[-1].type == "result"
         steps = Checkpoints(small_disk / "c")

@@ -7,9 +7,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from homes import Home
 
 from art.errors import NotFoundError, RequestError
-from art.server.jobs.job_store import _LISTED, JobStore
+from art.server.jobs.job_store import LISTED, JobStore
 from art.wire.jobs import SftJobRequest, TrainJobRequest, TrainResultInfo
 
 OPTIMIZER = {"learning_rate": None}
@@ -26,8 +27,8 @@ def learn(job_id: str, text: str = "yes") -> SftJobRequest:
     )
 
 
-async def test_each_kind_is_read_back_as_what_it_was(tmp_path: Path) -> None:
-    store = JobStore(tmp_path / "jobs.sqlite")
+async def test_each_kind_is_read_back_as_what_it_was(home: Home) -> None:
+    store = await home.open_jobs()
     asked = [
         learn("a"),
         TrainJobRequest(job_id="b", groups=[], optimizer=OPTIMIZER),
@@ -51,24 +52,23 @@ async def test_each_kind_is_read_back_as_what_it_was(tmp_path: Path) -> None:
     for request in asked:
         assert await store.submit("p", "n", request)
     await store.close()
-    store = JobStore(tmp_path / "jobs.sqlite")
+    store = await home.open_jobs()
     assert [(await store.job(one.job_id)).request for one in await store.unfinished()] == asked
     await store.close()
 
 
-async def test_of_a_large_request_the_settings_are_kept_when_its_job_has_ended(tmp_path: Path) -> None:
-    store = JobStore(tmp_path / "jobs.sqlite")
+async def test_of_a_large_request_the_settings_are_kept_when_its_job_has_ended(home: Home) -> None:
+    store = await home.open_jobs()
     large = learn("large", "x" * 2_000_000)
     assert await store.submit("p", "n", large)
     assert [(await store.job(one.job_id)).request for one in await store.unfinished()] == [large]
     await store.finish("large", TrainResultInfo(step=1, metrics={}, sheet={}))
     assert not await store.submit("p", "n", large), "sent again, it is the same job"
     assert (await store.info("large")).state == "done"
-    with sqlite3.connect(store.path) as file:
-        ((kept,),) = file.execute("SELECT request FROM jobs").fetchall()
-        settings = json.loads(kept)
-        assert settings["optimizer"]["learning_rate"] == large.optimizer.learning_rate
-        assert len(kept) < 1000 and not {"batches", "conversations", "learning_rates"} & settings.keys()
+    ((kept,),) = home.sql("SELECT request FROM jobs", of_jobs=True)
+    settings = json.loads(kept)
+    assert settings["optimizer"]["learning_rate"] == large.optimizer.learning_rate
+    assert len(kept) < 1000 and not {"batches", "conversations", "learning_rates"} & settings.keys()
     with pytest.raises(RequestError, match="exists with other content"):
         await store.submit("p", "n", learn("large", "y" * 2_000_000))
     await store.close()
@@ -77,8 +77,8 @@ async def test_of_a_large_request_the_settings_are_kept_when_its_job_has_ended(t
 RESULT = TrainResultInfo(step=3, metrics={}, sheet={})
 
 
-async def test_the_list_of_jobs_newest_first_with_what_is_known_of_each(tmp_path: Path) -> None:
-    store = JobStore(tmp_path / "jobs.sqlite")
+async def test_the_list_of_jobs_newest_first_with_what_is_known_of_each(home: Home) -> None:
+    store = await home.open_jobs()
     for name in ("done", "failed", "running", "queued"):
         await store.submit("p", "n", learn(name) if name == "failed" else group_job(name))
     await store.progress("done", "training")
@@ -97,8 +97,8 @@ async def test_the_list_of_jobs_newest_first_with_what_is_known_of_each(tmp_path
     await store.close()
 
 
-async def test_pages_of_jobs_leave_none_out(tmp_path: Path) -> None:
-    store = JobStore(tmp_path / "jobs.sqlite")
+async def test_pages_of_jobs_leave_none_out(home: Home) -> None:
+    store = await home.open_jobs()
     for number in range(23):
         await store.submit("alice~p" if number % 2 else "p", f"m{number % 3}", group_job(f"j{number}"))
     seen, before = [], None
@@ -123,7 +123,7 @@ async def test_the_list_reads_no_request(tmp_path: Path) -> None:
     """A page is read from the index alone, however large the requests are."""
     store = JobStore(tmp_path / "jobs.sqlite")
     await store.submit("p", "n", learn("large", "x" * 200_000))
-    query = f"SELECT {', '.join(_LISTED)} FROM jobs INDEXED BY listed WHERE number < 9 ORDER BY number DESC"
+    query = f"SELECT {', '.join(LISTED)} FROM jobs INDEXED BY listed WHERE number < 9 ORDER BY number DESC"
     plan = store._database.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
     assert "USING COVERING INDEX listed" in plan[0][3] and len(plan) == 1, plan
     await store.close()

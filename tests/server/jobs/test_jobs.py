@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from homes import Home
 
 from art.errors import (
     CanaryError,
@@ -20,7 +21,7 @@ from art.errors import (
     WorkerDiedError,
     WorkerError,
 )
-from art.server.jobs.job_store import JobStore, TrainingJob
+from art.server.jobs.job_store import JobStore, JobTable, TrainingJob
 from art.server.jobs.training_jobs import RunJob, TrainingJobs
 from art.server.promotion.promote import Progress
 from art.server.settings import ControlSettings
@@ -37,10 +38,10 @@ def request(job_id: str = "job", rate: float = 1e-3) -> TrainJobRequest:
 class Bench:
     """Jobs over a real store, with `run` in place of a trainer."""
 
-    def __init__(self, path: Path, run: RunJob, **settings: float) -> None:
+    def __init__(self, store: JobTable, run: RunJob, **settings: float) -> None:
         self.failures: list[str] = []
         self.jobs = TrainingJobs(
-            JobStore(path / "jobs.sqlite"),
+            store,
             run=run,
             trainer_of=self.trainer_of,
             worker_failed=self.worker_failed,
@@ -68,16 +69,16 @@ async def succeed(job: TrainingJob, progress: Progress) -> TrainResultInfo:
 
 
 @contextlib.asynccontextmanager
-async def bench(path: Path, run: RunJob = succeed, **settings: float) -> AsyncIterator[Bench]:
-    made = Bench(path, run, **settings)
+async def bench(home: Home, run: RunJob = succeed, **settings: float) -> AsyncIterator[Bench]:
+    made = Bench(await home.open_jobs(), run, **settings)
     try:
         yield made
     finally:
         await made.jobs.close()
 
 
-async def test_a_job_runs_and_tells_numbered_events(tmp_path: Path) -> None:
-    async with bench(tmp_path) as it:
+async def test_a_job_runs_and_tells_numbered_events(home: Home) -> None:
+    async with bench(home) as it:
         assert (await it.jobs.submit("p", "m", request())).state in {"queued", "running", "done"}
         events = await it.events("job")
         info = await it.jobs.info("job")
@@ -90,7 +91,7 @@ async def test_a_job_runs_and_tells_numbered_events(tmp_path: Path) -> None:
     assert info.state == "done" and info.result == RESULT and info.model == "p/m"
 
 
-async def test_a_lost_reply_can_be_asked_for_again(tmp_path: Path) -> None:
+async def test_a_lost_reply_can_be_asked_for_again(home: Home) -> None:
     runs = 0
 
     async def count(job: TrainingJob, progress: Progress) -> TrainResultInfo:
@@ -98,7 +99,7 @@ async def test_a_lost_reply_can_be_asked_for_again(tmp_path: Path) -> None:
         runs += 1
         return RESULT
 
-    async with bench(tmp_path, count) as it:
+    async with bench(home, count) as it:
         await asyncio.gather(*(it.jobs.submit("p", "m", request()) for _ in range(5)))
         await it.events("job")
         assert (await it.jobs.submit("p", "m", request())).state == "done"
@@ -109,8 +110,8 @@ async def test_a_lost_reply_can_be_asked_for_again(tmp_path: Path) -> None:
     assert runs == 1 and refused.value.status == 409
 
 
-async def test_a_job_for_an_unknown_model_is_not_accepted(tmp_path: Path) -> None:
-    async with bench(tmp_path) as it:
+async def test_a_job_for_an_unknown_model_is_not_accepted(home: Home) -> None:
+    async with bench(home) as it:
         with pytest.raises(NotFoundError):
             await it.jobs.submit("p", "unknown", request())
         with pytest.raises(NotFoundError, match="no job 'job'"):
@@ -118,13 +119,13 @@ async def test_a_job_for_an_unknown_model_is_not_accepted(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("job_id", ["", "x" * 201])
-async def test_an_unfit_job_id_is_refused(tmp_path: Path, job_id: str) -> None:
-    async with bench(tmp_path) as it:
+async def test_an_unfit_job_id_is_refused(home: Home, job_id: str) -> None:
+    async with bench(home) as it:
         with pytest.raises(RequestError, match="1 to 200 characters"):
             await it.jobs.submit("p", "m", request(job_id))
 
 
-async def test_a_dropped_stream_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_dropped_stream_goes_on_where_it_was(home: Home) -> None:
     go_on = asyncio.Event()
 
     async def slow(job: TrainingJob, progress: Progress) -> TrainResultInfo:
@@ -133,7 +134,7 @@ async def test_a_dropped_stream_goes_on_where_it_was(tmp_path: Path) -> None:
         await progress("training")
         return RESULT
 
-    async with bench(tmp_path, slow) as it:
+    async with bench(home, slow) as it:
         await it.jobs.submit("p", "m", request())
         seen = 0
         async with asyncio.timeout(DEADLINE_S):
@@ -149,7 +150,7 @@ async def test_a_dropped_stream_goes_on_where_it_was(tmp_path: Path) -> None:
         assert await it.events("job", after=4) == []
 
 
-async def test_jobs_of_one_trainer_run_one_at_a_time_in_their_order(tmp_path: Path) -> None:
+async def test_jobs_of_one_trainer_run_one_at_a_time_in_their_order(home: Home) -> None:
     running: list[str] = []
     order: list[str] = []
 
@@ -161,14 +162,14 @@ async def test_jobs_of_one_trainer_run_one_at_a_time_in_their_order(tmp_path: Pa
         order.append(job.job_id)
         return RESULT
 
-    async with bench(tmp_path, alone) as it:
+    async with bench(home, alone) as it:
         for number in range(5):
             await it.jobs.submit("p", f"m{number % 2}", request(f"job-{number}"))
         await it.events("job-4")
     assert order == [f"job-{number}" for number in range(5)]
 
 
-async def test_tenants_take_turns_then_their_models_and_a_flood_keeps_nobody_waiting(tmp_path: Path) -> None:
+async def test_tenants_take_turns_then_their_models_and_a_flood_keeps_nobody_waiting(home: Home) -> None:
     order: list[str] = []
     go_on = asyncio.Event()
 
@@ -177,7 +178,7 @@ async def test_tenants_take_turns_then_their_models_and_a_flood_keeps_nobody_wai
         order.append(job.job_id)
         return RESULT
 
-    async with bench(tmp_path, note) as it:
+    async with bench(home, note) as it:
         for number in range(4):
             await it.jobs.submit("a~p", "x", request(f"ax{number}"))
         for project, name, job_id in (
@@ -193,14 +194,14 @@ async def test_tenants_take_turns_then_their_models_and_a_flood_keeps_nobody_wai
     assert order == ["ax0", "ax1", "bz0", "own0", "ay0", "bz1", "ax2", "ax3"]
 
 
-async def test_a_model_has_so_many_jobs_at_a_time_and_no_other_model_suffers(tmp_path: Path) -> None:
+async def test_a_model_has_so_many_jobs_at_a_time_and_no_other_model_suffers(home: Home) -> None:
     go_on = asyncio.Event()
 
     async def wait(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         await go_on.wait()
         return RESULT
 
-    async with bench(tmp_path, wait, queued_jobs=2) as it:
+    async with bench(home, wait, queued_jobs=2) as it:
         for name in ("first", "second"):
             await it.jobs.submit("p", "m", request(name))
         with pytest.raises(
@@ -217,25 +218,25 @@ async def test_a_model_has_so_many_jobs_at_a_time_and_no_other_model_suffers(tmp
         assert (await it.events("third"))[-1].type == "result"
 
 
-async def test_what_was_running_goes_on_first_after_a_restart(tmp_path: Path) -> None:
+async def test_what_was_running_goes_on_first_after_a_restart(home: Home) -> None:
     async def hang(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         await progress("training")
         await asyncio.sleep(600)
         return RESULT
 
-    async with bench(tmp_path, hang) as it:
+    async with bench(home, hang) as it:
         store = it.jobs.store
         await store.submit("a~p", "x", request("older"))
         await it.jobs.submit("b~p", "z", request("running"))
         async for line in it.jobs.events("running", 1):
             if line.strip():
                 break
-    async with bench(tmp_path) as it:
+    async with bench(home) as it:
         assert [ticket.job_id for ticket in await it.jobs.resume()] == ["running", "older"]
         await it.events("older")
 
 
-async def test_a_failed_job_is_told_by_name_and_the_next_one_runs(tmp_path: Path) -> None:
+async def test_a_failed_job_is_told_by_name_and_the_next_one_runs(home: Home) -> None:
     async def fail_first(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         if job.job_id == "job":
             raise CanaryError("the engine computes something else")
@@ -243,7 +244,7 @@ async def test_a_failed_job_is_told_by_name_and_the_next_one_runs(tmp_path: Path
             raise ZeroDivisionError("1/0")
         return RESULT
 
-    async with bench(tmp_path, fail_first) as it:
+    async with bench(home, fail_first) as it:
         for name in ("job", "defect", "next"):
             await it.jobs.submit("p", "m", request(name))
         failed, defect, following = [(await it.events(name))[-1] for name in ("job", "defect", "next")]
@@ -254,7 +255,7 @@ async def test_a_failed_job_is_told_by_name_and_the_next_one_runs(tmp_path: Path
         assert (await it.jobs.info("job")).state == "failed"
 
 
-async def test_a_job_is_tried_again_when_a_worker_failed_under_it(tmp_path: Path) -> None:
+async def test_a_job_is_tried_again_when_a_worker_failed_under_it(home: Home) -> None:
     attempts = 0
 
     async def third_time(job: TrainingJob, progress: Progress) -> TrainResultInfo:
@@ -264,43 +265,43 @@ async def test_a_job_is_tried_again_when_a_worker_failed_under_it(tmp_path: Path
             raise WorkerDiedError(f"death {attempts}")
         return RESULT
 
-    async with bench(tmp_path, third_time) as it:
+    async with bench(home, third_time) as it:
         await it.jobs.submit("p", "m", request())
         assert (await it.events("job"))[-1].type == "result"
         assert it.failures == ["death 1", "death 2"]
 
 
-async def test_attempts_and_time_are_limited(tmp_path: Path) -> None:
+async def test_attempts_and_time_are_limited(home: Home) -> None:
     async def hang(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         await asyncio.sleep(600)
         return RESULT
 
-    async with bench(tmp_path, hang, job=0.05, job_attempts=2) as it:
+    async with bench(home, hang, job=0.05, job_attempts=2) as it:
         await it.jobs.submit("p", "m", request())
         last = (await it.events("job"))[-1]
         assert last.error_code == "WorkerStalledError" and "not done within 0.05 s" in str(last.error)
         assert len(it.failures) == 2
 
 
-async def test_unfinished_jobs_go_on_after_a_restart_in_their_order(tmp_path: Path) -> None:
+async def test_unfinished_jobs_go_on_after_a_restart_in_their_order(home: Home) -> None:
     async def hang(job: TrainingJob, progress: Progress) -> TrainResultInfo:
         await progress("training")
         await asyncio.sleep(600)
         return RESULT
 
-    async with bench(tmp_path, hang) as it:
+    async with bench(home, hang) as it:
         for name in ("first", "second"):
             await it.jobs.submit("p", "m", request(name))
         async for line in it.jobs.events("first", 1):
             if line.strip():
                 break
-    async with bench(tmp_path) as it:
+    async with bench(home) as it:
         assert [job.job_id for job in await it.jobs.resume()] == ["first", "second"]
         events = await it.events("first")
         assert [event.number for event in events] == list(range(1, len(events) + 1))
         assert events[-1].type == "result"
         await it.events("second")
-    async with bench(tmp_path) as it:
+    async with bench(home) as it:
         assert await it.jobs.resume() == []
 
 
@@ -314,12 +315,12 @@ async def test_another_versions_table_is_refused(tmp_path: Path) -> None:
         JobStore(tmp_path / "jobs.sqlite")
 
 
-async def test_a_job_whose_model_is_gone_fails_by_name_at_the_restart(tmp_path: Path) -> None:
-    store = JobStore(tmp_path / "jobs.sqlite")
+async def test_a_job_whose_model_is_gone_fails_by_name_at_the_restart(home: Home) -> None:
+    store = await home.open_jobs()
     await store.submit("p", "unknown", request("lost"))
     await store.submit("p", "m", request("kept"))
     await store.close()
-    async with bench(tmp_path) as it:
+    async with bench(home) as it:
         assert [job.job_id for job in await it.jobs.resume()] == ["kept"]
         assert (await it.events("lost"))[-1].error == "no such model"
         assert (await it.events("kept"))[-1].type == "result"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from homes import Home
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -20,11 +21,10 @@ from art.server.checkpoints.checkpoints import JobNote
 from art.server.checkpoints.registered_models import RegisteredModels, Registration
 from art.server.data_folder import DataLayout
 from art.server.jobs import sample_retention
-from art.server.jobs.job_store import JobStore, TrainingJob
+from art.server.jobs.job_store import TrainingJob
 from art.server.jobs.sample_retention import SampleRetention
 from art.server.jobs.step_files import write_rollouts
 from art.server.jobs.training_jobs import TrainingJobs
-from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
 from art.server.promotion.promote import Progress
 from art.server.settings import ControlSettings
@@ -40,8 +40,8 @@ CLOSE = "UPDATE rollouts SET closed_at = 1 WHERE rollout_id = ?"
 class World:
     """A ledger, a model with checkpoints, and jobs that end when they are told to."""
 
-    def __init__(self, folder: Path, *, keep: int | None = KEEP, young: int = YOUNG) -> None:
-        self.folder = folder
+    def __init__(self, home: Home, *, keep: int | None = KEEP, young: int = YOUNG) -> None:
+        self.home, self.folder = home, home.folder
         self.settings = ControlSettings(keep_samples_steps=keep, max_off_policy_steps=young)
         self.drawn: dict[str, SampleRecord] = {}
         self.ended: dict[str, asyncio.Event] = {}
@@ -52,9 +52,9 @@ class World:
         request = RegisterRequest(project="games", name="player", base_model="art/nano")
         self.model: Registration = self.models.register(request, "art/nano")
         self.checkpoints = self.models.checkpoints(self.model)
-        self.ledger = Ledger(layout.ledger_file, removes=self.settings.keep_samples_steps is not None)
+        self.ledger = await self.home.open_ledger(removes=self.settings.keep_samples_steps is not None)
         self.jobs = TrainingJobs(
-            JobStore(layout.jobs_file),
+            await self.home.open_jobs(),
             run=self._run,
             trainer_of=lambda project, name: "base",
             worker_failed=self._failed,
@@ -70,6 +70,7 @@ class World:
         await self.retention.close()
         await self.jobs.close()
         await self.ledger.close()
+        await self.home.close()
 
     async def _run(self, job: TrainingJob, progress: Progress) -> TrainResultInfo:
         await self.ended.setdefault(job.job_id, asyncio.Event()).wait()
@@ -146,8 +147,8 @@ BLANK = record("games/player@0", 0)
 
 
 @pytest.fixture
-async def world(tmp_path: Path):
-    made = await World(tmp_path).start()
+async def world(home: Home):
+    made = await World(home).start()
     yield made
     await made.close()
 
@@ -168,8 +169,8 @@ async def test_samples_of_old_steps_go_and_say_so(world: World) -> None:
     assert (size.samples, size.removed) == (2, 4)
 
 
-async def test_the_steps_that_a_job_may_train_on_stay(tmp_path: Path) -> None:
-    world = await World(tmp_path, keep=1, young=3).start()
+async def test_the_steps_that_a_job_may_train_on_stay(home: Home) -> None:
+    world = await World(home, keep=1, young=3).start()
     for step in range(6):
         await world.draw(step)
     world.make_step(5, [])
@@ -178,8 +179,8 @@ async def test_the_steps_that_a_job_may_train_on_stay(tmp_path: Path) -> None:
     await world.close()
 
 
-async def test_without_the_setting_nothing_goes(tmp_path: Path) -> None:
-    world = await World(tmp_path, keep=None).start()
+async def test_without_the_setting_nothing_goes(home: Home) -> None:
+    world = await World(home, keep=None).start()
     await world.draw(0)
     world.make_step(9, [])
     world.retention.after_step("games", "player")
@@ -333,7 +334,7 @@ class Retention(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.world = World(Path(self.folder.name))
+        self.world = World(Home(Path(self.folder.name)))
         self.run(self.world.start())
         self.step, self.pending = 0, dict[str, list[str]]()
         self.named: dict[int, list[str]] = {}

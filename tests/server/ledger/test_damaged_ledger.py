@@ -20,7 +20,8 @@ from test_ledger import sample
 from art.errors import ConfigurationError, DiskError, NotFoundError
 from art.server.checkpoints.registered_models import Registration
 from art.server.jobs.job_store import JobStore
-from art.server.ledger.ledger import DamagedSampleError, Ledger
+from art.server.ledger.face import DamagedSampleError
+from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import checksum, to_row
 from art.wire.samples import candidates_record
 

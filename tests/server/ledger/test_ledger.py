@@ -8,65 +8,40 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from array import array
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
+from homes import Home
+from made_samples import sample
 
 from art.errors import ConfigurationError, NotFoundError
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger, LedgerError
 from art.server.ledger.schema import LostImageError, SampleRecord, keep_images, read_images
 from art.wire.samples import candidates_record, image_name
 
 
-def sample(
-    name: str, prompt: Sequence[int] = (1, 2), completion: Sequence[int] = (3,), **more: object
-) -> SampleRecord:
-    logprobs = array("f", np.linspace(-9.1, -1e-7, len(completion), dtype=np.float32))
-    record = SampleRecord(
-        sample_id=name,
-        rollout_id=None,
-        project="games",
-        model="player",
-        base_model="tiny",
-        step=3,
-        adapter="games/player@3",
-        parent_id=None,
-        fork_reason=None,
-        prompt_ids=array("i", prompt),
-        completion_ids=array("i", completion),
-        completion_logprobs=logprobs,
-        sampling={"temperature": 1.0},
-        finish_reason="stop",
-        turn_key=name.encode(),
-        tools_key=b"",
-        created_at=1.5,
-    )
-    return replace(record, **more)  # type: ignore[arg-type]
-
-
 @pytest.fixture
-async def ledger(tmp_path: Path):
-    opened = Ledger(tmp_path / "ledger.sqlite")
+async def ledger(home: Home) -> AsyncIterator[SampleLedger]:
+    opened = await home.open_ledger()
     yield opened
     await opened.close()
 
 
-async def test_records_come_back_exactly(ledger: Ledger) -> None:
+async def test_records_come_back_exactly(ledger: SampleLedger) -> None:
     record = sample("a", range(5), [2**31 - 1, 0, 7], rollout_id="r", fork_reason="history_edited")
     await ledger.writer.append([record])
     assert await ledger.samples(["a"]) == [record]
 
 
-async def test_candidates_come_back_exactly_and_are_stored_small(ledger: Ledger) -> None:
+async def test_candidates_come_back_exactly_and_are_stored_small(ledger: SampleLedger, home: Home) -> None:
     told = b"".join(candidates_record(range(token, token + 40)) for token in range(500))
     record = sample("a", range(5), range(500), candidates=told)
     await ledger.writer.append([record, sample("b")])
     assert await ledger.samples(["a", "b"]) == [record, sample("b")]
-    stored = sqlite3.connect(ledger.path).execute("SELECT LENGTH(candidates) FROM samples").fetchall()
+    stored = home.sql("SELECT LENGTH(candidates) FROM samples ORDER BY rowid")
     assert stored[1] == (None,) and 0 < stored[0][0] < len(told) / 2
 
 
@@ -86,7 +61,7 @@ async def test_a_file_from_before_there_were_candidates_goes_on(tmp_path: Path) 
     await ledger.close()
 
 
-async def test_an_extending_prompt_is_stored_as_its_tail(ledger: Ledger) -> None:
+async def test_an_extending_prompt_is_stored_as_its_tail(ledger: SampleLedger, home: Home) -> None:
     records = [sample("s0", range(1000), [5, 6], rollout_id="r")]
     for n in range(1, 40):
         before = records[-1]
@@ -99,18 +74,18 @@ async def test_an_extending_prompt_is_stored_as_its_tail(ledger: Ledger) -> None
     await ledger.writer.append(records)
     assert await ledger.rollout("r") == records
     assert await ledger.samples(["s39", "s3"]) == [records[39], records[3]]
-    (stored,) = sqlite3.connect(ledger.path).execute("SELECT SUM(LENGTH(prompt)) FROM samples").fetchone()
+    ((stored,),) = home.sql("SELECT SUM(LENGTH(prompt)) FROM samples")
     assert stored == 4 * (1000 + 39)
 
 
-async def test_unknown_samples_are_named(ledger: Ledger) -> None:
+async def test_unknown_samples_are_named(ledger: SampleLedger) -> None:
     await ledger.writer.append([sample("a")])
     with pytest.raises(NotFoundError, match="'b', 'c'"):
         await ledger.samples(["a", "b", "c"])
     assert await ledger.rollout("nobody") == []
 
 
-async def test_writers_at_the_same_time_share_a_commit_but_not_a_cancellation(ledger: Ledger) -> None:
+async def test_writers_at_the_same_time_share_a_commit_but_not_a_cancellation(ledger: SampleLedger) -> None:
     writers = [asyncio.create_task(ledger.writer.append([sample(f"s{n}")])) for n in range(200)]
     await asyncio.sleep(0)
     writers[0].cancel()
@@ -120,7 +95,7 @@ async def test_writers_at_the_same_time_share_a_commit_but_not_a_cancellation(le
     assert len(await ledger.samples([f"s{n}" for n in range(200)])) == 200
 
 
-async def test_a_refused_row_fails_its_writers_and_no_other(ledger: Ledger) -> None:
+async def test_a_refused_row_fails_its_writers_and_no_other(ledger: SampleLedger) -> None:
     await ledger.writer.append([sample("a")])
     with pytest.raises(LedgerError, match="cannot write 1 samples"):
         await ledger.writer.append([sample("a")])
@@ -128,7 +103,7 @@ async def test_a_refused_row_fails_its_writers_and_no_other(ledger: Ledger) -> N
     assert len(await ledger.samples(["a", "b"])) == 2
 
 
-async def test_turns_are_found_newest_first_and_own_rollout_first(ledger: Ledger) -> None:
+async def test_turns_are_found_newest_first_and_own_rollout_first(ledger: SampleLedger) -> None:
     for name, rollout in (("a", "r1"), ("b", "r2"), ("c", None)):
         await ledger.writer.append([sample(name, rollout_id=rollout, turn_key=b"k")])
 
@@ -142,8 +117,8 @@ async def test_turns_are_found_newest_first_and_own_rollout_first(ledger: Ledger
     assert await found([b"no"], "r1") is None
 
 
-async def test_closing_commits_what_waits_and_then_refuses(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "l.sqlite")
+async def test_closing_commits_what_waits_and_then_refuses(home: Home) -> None:
+    ledger = await home.open_ledger()
     writing = asyncio.create_task(ledger.writer.append([sample("a")]))
     await asyncio.sleep(0)
     await ledger.close()
@@ -151,7 +126,7 @@ async def test_closing_commits_what_waits_and_then_refuses(tmp_path: Path) -> No
     await ledger.close()
     with pytest.raises(LedgerError, match="closed"):
         await ledger.writer.append([sample("b")])
-    again = Ledger(tmp_path / "l.sqlite")
+    again = await home.open_ledger()
     assert len(await again.samples(["a"])) == 1
     await again.close()
 
@@ -168,13 +143,13 @@ def test_other_files_and_versions_are_refused(tmp_path: Path) -> None:
 
 WRITER = """
 import asyncio, sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-from art.server.ledger.ledger import Ledger
-from test_ledger import sample
+sys.path[:0] = {tests!r}
+from homes import Home
+from made_samples import sample
+from made_samples import sample
 
 async def main():
-    ledger = Ledger(Path({path!r}))
+    ledger = await Home.of_child().open_ledger()
     async def write(worker):
         n = 0
         while True:
@@ -189,11 +164,17 @@ asyncio.run(main())
 """
 
 
+def start_child(code: str, home: Home) -> subprocess.Popen[str]:
+    """A process that writes to the same ledger."""
+    here = Path(__file__).parent
+    code = code.format(tests=[str(here), str(here.parent)])
+    environment = {**os.environ, **home.environment}
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+
+
 @pytest.mark.slow
-def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    code = WRITER.format(tests=str(Path(__file__).parent), path=str(path))
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+def test_what_was_acknowledged_survives_kill_9(home: Home) -> None:
+    child = start_child(WRITER, home)
     assert child.stdout is not None
     acknowledged = [child.stdout.readline().strip() for _ in range(300)]
     os.kill(child.pid, signal.SIGKILL)
@@ -202,10 +183,11 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     assert len(acknowledged) >= 300
 
     async def read() -> list[SampleRecord]:
-        ledger = Ledger(path)
+        ledger = await home.open_ledger()
         records = await ledger.samples(acknowledged)
         await ledger.writer.append([sample("after")])
         await ledger.close()
+        await home.close()
         return records
 
     for name, record in zip(acknowledged, asyncio.run(read()), strict=True):
@@ -213,15 +195,15 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
         assert record == sample(name, range(n % 7 + 1), range(n % 5 + 1))
 
 
-async def test_notes_are_committed_before_what_is_appended_later_and_at_the_end(tmp_path: Path) -> None:
-    ledger, text = Ledger(tmp_path / "ledger.sqlite"), "INSERT INTO delivered VALUES ('', 'r', ?)"
+async def test_notes_are_committed_before_what_is_appended_later_and_at_the_end(home: Home) -> None:
+    ledger, text = await home.open_ledger(), "INSERT INTO delivered VALUES ('', 'r', ?)"
     ledger.writer.note([(text, ("a",))])
     await ledger.writer.append([sample("one")])
     assert await ledger.rows("SELECT request_id FROM delivered") == [("a",)]
     ledger.writer.note([(text, ("b",))])
     await ledger.close()
     ledger.writer.note([(text, ("c",))])
-    after = Ledger(tmp_path / "ledger.sqlite")
+    after = await home.open_ledger()
     assert await after.rows("SELECT request_id FROM delivered") == [("a",), ("b",)]
     await after.close()
 
@@ -254,7 +236,7 @@ async def test_a_file_of_the_first_version_keeps_all_rows_as_the_operators(tmp_p
 
 
 async def test_a_note_that_cannot_be_written_is_told_by_the_log(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture
+    ledger: SampleLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.writer.note([("INSERT INTO no_such_table VALUES (?)", ("a",))])
     async with asyncio.timeout(30):
@@ -265,13 +247,13 @@ async def test_a_note_that_cannot_be_written_is_told_by_the_log(
 
 REMOVER = """
 import asyncio, sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-from art.server.ledger.ledger import Ledger
-from test_ledger import sample
+sys.path[:0] = {tests!r}
+from homes import Home
+from made_samples import sample
+from made_samples import sample
 
 async def main():
-    ledger = Ledger(Path({path!r}), removes=True)
+    ledger = await Home.of_child().open_ledger(removes=True)
     async def write(worker):
         n = 0
         while True:
@@ -290,10 +272,8 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_a_kill_in_a_removal_leaves_each_sample_whole_or_removed(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    program = REMOVER.format(tests=str(Path(__file__).parent), path=str(path))
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+def test_a_kill_in_a_removal_leaves_each_sample_whole_or_removed(home: Home) -> None:
+    child = start_child(REMOVER, home)
     assert child.stdout is not None
     written = [child.stdout.readline().split() for _ in range(400)]
     os.kill(child.pid, signal.SIGKILL)
@@ -301,10 +281,11 @@ def test_a_kill_in_a_removal_leaves_each_sample_whole_or_removed(tmp_path: Path)
     child.wait(10)
 
     async def read() -> tuple[dict[str, SampleRecord], frozenset[str], int]:
-        ledger = Ledger(path)
+        ledger = await home.open_ledger()
         records, damaged, removed = await ledger.readable([name for pair in written for name in pair])
         size = await ledger.size()
         await ledger.close()
+        await home.close()
         assert not damaged
         return records, removed, size.removed
 
@@ -315,8 +296,8 @@ def test_a_kill_in_a_removal_leaves_each_sample_whole_or_removed(tmp_path: Path)
         assert first in removed or list(records[second].prompt_ids) == [1, 2, 3, 4]
 
 
-async def test_images_stay_as_long_as_a_sample_of_their_time(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite", removes=True)
+async def test_images_stay_as_long_as_a_sample_of_their_time(home: Home) -> None:
+    ledger = await home.open_ledger(removes=True)
     first, second, day = b"first", b"second", 86_400.0
     names = {image_name(file): file for file in (first, second)}
     await ledger.writer.append([sample("a", created_at=day)], keep_images([first, first, second], day))

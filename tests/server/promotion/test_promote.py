@@ -116,6 +116,29 @@ async def test_a_promoted_step_is_committed_and_the_alias_means_it(tmp_path: Pat
     assert it.checkpoints.steps() == [0, 1]
 
 
+async def test_a_replica_that_starts_again_during_a_promotion_is_held_to_the_trainers_scores(
+    tmp_path: Path,
+) -> None:
+    order: list[str] = []
+
+    class Watched(Pair):
+        async def load(self, adapter: str, path: Path) -> None:
+            order.append("loaded")
+            await super().load(adapter, path)
+
+        def checked(self, adapter: str, rows: Rows, scores: Scores, limits: CanaryLimits) -> None:
+            order.append(f"{adapter} must give {scores}")
+
+        async def score_each(
+            self, adapter: str | None, rows: Sequence[Sequence[int]]
+        ) -> dict[int, list[list[float]]]:
+            order.append("scored")
+            return await super().score_each(adapter, rows)
+
+    await promote(stage(tmp_path, Watched()), 0, -1.0)
+    assert order == ["p/m@0 must give [[-1.0, -1.0]]", "loaded", "scored"]
+
+
 async def test_a_step_that_the_engine_does_not_compute_is_set_aside(tmp_path: Path) -> None:
     pair = Pair()
     it = stage(tmp_path, pair)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from art.errors import WorkerError, WorkerStalledError
-from art.server.workers.supervisor import StallWatch
+from art.server.workers.health_board import StallWatch
 
 
 def test_requests_without_steps_are_a_stall() -> None:

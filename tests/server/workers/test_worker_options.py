@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from art.errors import ConfigurationError, MissingExtraError
+from art.errors import ConfigurationError, DeadlineError, MissingExtraError
 from art.server.checkpoints.registered_models import resolve_base
+from art.server.checkpoints.sampler_agreement import CanaryLimits
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings, parse_settings
 from art.server.workers.base_model import BaseModelWorkers
@@ -45,7 +46,6 @@ def test_each_replica_has_its_device_or_none_has() -> None:
     ("settings", "told"),
     [
         ({"engine": {"replicas": 0}}, "engine.replicas"),
-        ({"engine": {"replicas": 65}}, "engine.replicas"),
         ({"control": {"sleep_engine": "sometimes"}}, "control.sleep_engine"),
         ({"control": {"parity": "off"}}, "control.parity"),
     ],
@@ -53,6 +53,24 @@ def test_each_replica_has_its_device_or_none_has() -> None:
 def test_settings_outside_of_what_is_known_are_refused(settings: dict, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         parse_settings(json.dumps(settings))
+
+
+def test_there_may_be_a_thousand_replicas() -> None:
+    assert parse_settings(json.dumps({"engine": {"replicas": 1000}})).engine.replicas == 1000
+
+
+async def test_scores_of_an_adapter_that_could_not_be_loaded_are_forgotten(tmp_path: Path) -> None:
+    workers = BaseModelWorkers(
+        resolve_base("art/nano"),
+        options=WorkerOptions(engine_options={}, trainer_options={}),
+        layout=DataLayout(tmp_path),
+        settings=ControlSettings(start=0.05),
+        restarted=lambda engine, adapters: None,
+    ).engines
+    workers.checked("new", [[1, 2]], [[-1.0]], CanaryLimits(mean=0.0, max=0.0))
+    with pytest.raises(DeadlineError, match="to be up"):
+        await workers.load("new", tmp_path)
+    assert not workers._checked
 
 
 async def test_a_quantized_base_that_cannot_be_loaded_is_refused_before_a_worker_starts(

@@ -35,11 +35,10 @@ from art.engine.protocol import Delta, GenerateRequest, Ranked
 from art.errors import ARTError, CheckpointError, ConfigurationError, NotFoundError, RequestError, WorkerError
 from art.process.in_use import InUse
 from art.wire.engine import BuiltinOptions, EngineHealth
+from art.wire.models import TRAINERS_FILES
 
 CONFIG = "config.json"
 WEIGHTS = "*.safetensors"
-NOT_WEIGHTS = frozenset({"optimizer.safetensors", "critic.safetensors"})
-"""Of a trainer's checkpoint: no part of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def read_folder(path: Path) -> PeftAdapter | ModelFolder:
     """Reads a checkpoint folder. Raises: CheckpointError that names the missing or broken part."""
     if not (path / CONFIG).is_file() or (path / ADAPTER_CONFIG).exists():
         return read_adapter(path)
-    files = [file for file in sorted(path.glob(WEIGHTS)) if file.name not in NOT_WEIGHTS]
+    files = [file for file in sorted(path.glob(WEIGHTS)) if file.name not in TRAINERS_FILES]
     if not files:
         raise CheckpointError(f"the model folder {str(path)!r} has no weights ({WEIGHTS})")
     digest = hashlib.sha256()

@@ -15,10 +15,12 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from art.engine.protocol import Delta, Engine, EngineInfo, GenerateRequest, Ranked
+from art.engine.replicas.fan_out import call_each
 from art.engine.replicas.ring import Replica, ReplicaRing
 from art.errors import (
     ARTError,
@@ -28,6 +30,7 @@ from art.errors import (
     WorkerDiedError,
     WorkerError,
     WorkerStalledError,
+    WorkerUnreachableError,
 )
 from art.wire.samples import candidates_without_first
 
@@ -127,10 +130,13 @@ class ReplicaWaits:
     up: float = 300.0
     """For a replica that is started again, while no other is up."""
     awake: float = 6 * 3600.0
+    straggle: float = 30.0
+    """For a replica that loads or scores, once most others have: it is then started again."""
 
 
 DEATHS = 3
-"""A request under which so many engines died is not tried again: it may be what ends them."""
+"""A request under which so many engines died is not tried again: it may be what ends them. One that could not
+be reached does not count: where a rack is lost, many are dead before they get a request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -143,7 +149,7 @@ class _Attempts:
 
     def failed(self, error: ARTError) -> None:
         self.last = error
-        self.deaths += isinstance(error, LOST)
+        self.deaths += isinstance(error, LOST) and not isinstance(error, WorkerUnreachableError)
 
     @property
     def exhausted(self) -> bool:
@@ -169,6 +175,7 @@ class EnginePool:
         """One `sleep` or `wake` at a time."""
         self._on_hold = 0
         """Requests that wait here: for `wake`, or for a replica."""
+        self._most_on_hold = 0
         self._waits = waits or ReplicaWaits()
         self._failed = failed
         self._changed = asyncio.Event()
@@ -259,19 +266,23 @@ class EnginePool:
         self, adapter: str | None, rows: Sequence[Sequence[int]]
     ) -> dict[int, list[list[float]]]:
         """The scores of every replica that is up, by its number. Raises WorkerError when none answers."""
-        await self.wait_until_up()
-        having = self._replicas_with(adapter)
-        return await self._on_each(lambda engine: engine.score(adapter, rows), having)
+        for _ in range(DEATHS):
+            await self.wait_until_up()
+            having = self._replicas_with(adapter)
+            scores = await self._on_each(lambda engine: engine.score(adapter, rows), having, straggle=True)
+            if scores:
+                return scores
+        raise WorkerDiedError(f"each replica that was to score rows under {adapter!r} was started again")
 
     async def load_adapter(self, name: str, path: Path) -> None:
-        """See `Engine.load_adapter`. What one replica refuses, none keeps; one that dies gets it when it is
-        back.
+        """See `Engine.load_adapter`. What one replica refuses, none keeps; one that dies, or is far slower
+        than the others, gets it before it gets requests again.
         """
         await self.wait_until_up()
         before = self.adapters.get(name)
         self.adapters[name] = path  # whoever comes up from now on loads it
         try:
-            done = await self._on_each(lambda engine: engine.load_adapter(name, path))
+            done = await self._on_each(lambda engine: engine.load_adapter(name, path), straggle=True)
         except BaseException as error:
             if before is not None:
                 self.adapters[name] = before
@@ -341,9 +352,9 @@ class EnginePool:
             return self._ring.choose(affinity, fits)
 
         found = None if attempts.exhausted else find()
-        hopeless = attempts.exhausted or not (isinstance(last, LOST) and self._one_may_come_back())
-        if last is not None and hopeless and found is None:
-            raise last
+        if last is not None and found is None:
+            if attempts.exhausted or not (isinstance(last, LOST) and self._one_may_come_back()):
+                raise last
         if not (self._is_awake() and found):
             await self._wait_on_hold(
                 lambda: self._is_awake() and bool(find() or not self._one_may_come_back())
@@ -362,11 +373,10 @@ class EnginePool:
 
     async def _wait_on_hold(self, until: Callable[[], bool]) -> None:
         """A request waits. Raises OverloadedError when too many do."""
-        infos = [replica.info for replica in self.replicas if replica.info is not None]
-        most = sum(info.max_waiting for info in infos)
-        if self._on_hold >= most:
+        if self._on_hold >= self._most_on_hold:
             raise OverloadedError(
-                f"{self._on_hold} requests wait for the engine, the limit is {most}; try again later",
+                f"{self._on_hold} requests wait for the engine, the limit is {self._most_on_hold}; try again "
+                "later",
                 code="queue_full",
             )
         self._on_hold += 1
@@ -382,7 +392,8 @@ class EnginePool:
         """
         replica = self.replicas[number]
         self._ring.set_up(replica, False)
-        replica.info = await engine.info()
+        before_info, replica.info = replica.info, await engine.info()
+        self._most_on_hold += replica.info.max_waiting - (before_info.max_waiting if before_info else 0)
         loaded = await self._catch_up(engine, set(), verify, asleep=False)
         before = replica.engine
         self._set_engine(replica, engine, loaded)
@@ -480,41 +491,51 @@ class EnginePool:
         return failures[0] if failures else WorkerDiedError("no replica of the engine is up")
 
     async def _on_each(
-        self, call: Callable[[Engine], Awaitable[T]], among: Sequence[Replica] | None = None
+        self,
+        call: Callable[[Engine], Awaitable[T]],
+        among: Sequence[Replica] | None = None,
+        *,
+        straggle: bool = False,
     ) -> dict[int, T]:
-        """Call several replicas at once (None: all that are up). Those that die are left out, unless all
-        do.
+        """Call several replicas (None: all that are up). Those that die are left out, unless all do.
+
+        straggle: those that are far slower than most are taken for stalled (`ReplicaWaits.straggle`).
         """
         replicas = self.running_replicas if among is None else among
-        pairs = [(replica, replica.engine) for replica in replicas if replica.engine is not None]
-        asked = [asyncio.ensure_future(_awaited(call(engine))) for _, engine in pairs]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        engines = {one.number: one.engine for one in replicas if one.engine is not None}
+        answers = await call_each(
+            {number: partial(_awaited, call, engine) for number, engine in engines.items()},
+            straggle=self._waits.straggle if straggle else None,
+        )
         done: dict[int, T] = {}
         lost: list[BaseException] = []
-        for (replica, engine), answer in zip(pairs, answers, strict=True):
+        refused: list[BaseException] = []
+        for number, answer in answers.items():
             if isinstance(answer, LOST):
-                self._suspect(replica, engine, answer)
+                self._suspect(self.replicas[number], engines[number], answer)
                 lost.append(answer)
             elif not isinstance(answer, BaseException):
-                done[replica.number] = answer
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, LOST):
-                raise answer
+                done[number] = answer
+            elif self.replicas[number].engine is engines[number]:  # another has its place and has caught up
+                refused.append(answer)
+        if refused:
+            raise refused[0]
         if lost and not done:
             raise lost[0]
         return done
 
     async def _unload_everywhere(self, name: str) -> None:
         """Take back what some replicas loaded and others refused."""
+        engines: dict[int, Engine] = {}
         for replica in self.running_replicas:
-            replica.adapters.discard(name)
             assert replica.engine is not None
-            try:
-                await replica.engine.unload_adapter(name)
-            except NotFoundError:
-                continue  # it is one of those that refused it
-            except ARTError as error:
-                _log.warning("adapter %s stays loaded on replica %d: %s", name, replica.number, error)
+            replica.adapters.discard(name)
+            engines[replica.number] = replica.engine
+        unload = partial(_awaited, lambda engine: engine.unload_adapter(name))
+        answers = await call_each({number: partial(unload, engine) for number, engine in engines.items()})
+        for number, answer in answers.items():
+            if isinstance(answer, ARTError) and not isinstance(answer, NotFoundError):  # one that refused it
+                _log.warning("adapter %s stays loaded on replica %d: %s", name, number, answer)
 
     def _suspect(self, replica: Replica, engine: Engine, error: WorkerError) -> None:
         """No more requests for a replica that was lost, until it is known what became of it."""
@@ -541,5 +562,5 @@ class EnginePool:
             self._failed(replica.number, error)
 
 
-async def _awaited(answer: Awaitable[T]) -> T:
-    return await answer
+async def _awaited(call: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
+    return await call(engine)

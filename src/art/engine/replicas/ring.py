@@ -14,7 +14,6 @@ choices in randomized load balancing", IEEE Transactions on Parallel and Distrib
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -95,7 +94,8 @@ class ReplicaRing:
             return None
         if affinity is None:
             return self._least_loaded(fits)
-        most = math.ceil(BALANCE * (self._open + 1) / self._up)
+        mean = (self._open + 1) / self._up
+        most = max(int(BALANCE * mean), int(mean) + 1)  # the second leaves room where loads are small
         least: Replica | None = None
         for replica in self._clockwise(affinity):
             if replica.up and fits(replica):

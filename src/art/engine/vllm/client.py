@@ -17,7 +17,15 @@ import orjson
 
 from art.engine.constraints import ended_grammar
 from art.engine.protocol import Constraint, Delta, GenerateRequest, ImagePrompt, Ranked, Sampling
-from art.errors import ARTError, NotFoundError, RequestError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.errors import (
+    ARTError,
+    NotFoundError,
+    RequestError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerStalledError,
+    WorkerUnreachableError,
+)
 from art.wire.sampling import PARAMETERS
 
 LEAST_TEMPERATURE = 0.01
@@ -349,7 +357,9 @@ class VllmClient:
         return orjson.loads(read) if reply.content_type == "application/json" else read.decode()
 
     def _died_error(self, error: aiohttp.ClientError) -> WorkerDiedError:
-        return WorkerDiedError(f"vLLM at {self.url} is gone ({type(error).__name__}: {error})")
+        unreachable = isinstance(error, aiohttp.ClientConnectorError)
+        kind = WorkerUnreachableError if unreachable else WorkerDiedError
+        return kind(f"vLLM at {self.url} is gone ({type(error).__name__}: {error})")
 
 
 async def _check(reply: aiohttp.ClientResponse) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from art.engine.limits import check_bias, check_ranked, check_request, check_rows
-from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked
+from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked, Sink
 from art.engine.vllm.adapters import VllmAdapters
 from art.engine.vllm.client import (
     VllmClient,
@@ -27,7 +27,7 @@ from art.engine.vllm.client import (
     score_body,
 )
 from art.engine.vllm.options import VllmOptions
-from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
+from art.errors import ARTError, DeadlineError, OverloadedError, RequestError, WorkerError
 from art.process.fair_queue import FairQueue
 from art.wire.engine import EngineHealth
 
@@ -82,6 +82,8 @@ class VllmEngine:
         self.client = client
         self._options = options
         self._deadlines = deadlines or Deadlines()
+        self.keeper: object = None
+        """What lives as long as it does: the server that was started for it."""
         self._adapters = VllmAdapters(client, served.model, options)
         self._waiting: FairQueue[VllmCall] = FairQueue()
         self._running: set[VllmCall] = set()
@@ -131,6 +133,30 @@ class VllmEngine:
                     raise news
                 yield news
                 if news.finish_reason is not None:
+                    return
+        finally:
+            self._cancel(call)
+
+    def begin(self, request: GenerateRequest, sink: Sink) -> asyncio.Task[None]:
+        """See `ServedEngine.begin`. Raises: OverloadedError, WorkerError, RequestError (it has images)."""
+        if min(request.prompt_ids, default=0) < 0:
+            raise RequestError(
+                "images are not sent to an engine on another machine: serve the model without --cluster",
+                status=400,
+                code="no_images",
+            )
+        return asyncio.create_task(self._send_news(self._begin(request), sink))
+
+    def cancel(self, call: asyncio.Task[None]) -> None:
+        """See `ServedEngine.cancel`."""
+        call.cancel()
+
+    async def _send_news(self, call: VllmCall, sink: Sink) -> None:
+        try:
+            while True:
+                news = await call.news.get()
+                sink(news)
+                if isinstance(news, ARTError) or news.finish_reason is not None:
                     return
         finally:
             self._cancel(call)

@@ -34,7 +34,7 @@ from art.server.chat.prompt_and_reply import (
 )
 from art.server.counts import TokenCounts
 from art.server.http import run_in_thread_if_large
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.schema import SampleRecord, float_array, int_array, keep_images
 from art.server.ledger.stitching import Stitcher
 from art.server.rollouts import ExchangeRecords, ScopedRollout, ScopedRollouts
@@ -111,7 +111,7 @@ class CompletionService:
     def __init__(
         self,
         catalog: Catalog,
-        ledger: Ledger,
+        ledger: SampleLedger,
         stitcher: Stitcher,
         rollouts: ScopedRollouts | None = None,
         *,

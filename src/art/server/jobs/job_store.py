@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args
 
 from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError
 from art.process.fair_queue import FairQueue
@@ -92,11 +92,12 @@ STATES: tuple[JobState, ...] = get_args(JobState)
 JobRequest = TrainJobRequest | SftJobRequest
 """What may be asked; each has fields that no other has, so that its JSON tells which it is."""
 
-_KEPT_REQUEST = 1024 * 1024
+KEPT_REQUEST = 1024 * 1024
 """Characters; of a longer request the settings alone are kept when its job has ended. Its digest still tells
 it from another."""
-_BULK = "'$.groups', '$.discarded', '$.conversations', '$.batches', '$.learning_rates'"
+BULK = ("groups", "discarded", "conversations", "batches", "learning_rates")
 """All but the settings."""
+_BULK_PATHS = ", ".join(f"'$.{name}'" for name in BULK)
 
 _VERSION = 1
 _SCHEMA = """
@@ -127,7 +128,7 @@ CREATE TABLE IF NOT EXISTS events (
     PRIMARY KEY (job_id, number)
 ) WITHOUT ROWID;
 """
-_LISTED = (
+LISTED = (
     *("number", "job_id", "project", "name", "kind", "state", "phase", "step", "error_code"),
     *("created_at", "started_at", "ended_at"),
 )
@@ -152,6 +153,33 @@ class TrainingJob:
     @property
     def model(self) -> str:
         return f"{self.project}/{self.name}"
+
+
+class JobTable(Protocol):
+    """The methods of every table of jobs, wherever it is; `JobStore` says what each does."""
+
+    async def submit(self, project: str, name: str, request: JobRequest) -> bool: ...
+    async def info(self, job_id: str) -> JobInfo: ...
+    async def unfinished(self) -> list[QueuedJob]: ...
+    async def counts(self) -> dict[str, int]: ...
+    async def listed(
+        self,
+        tenant: Tenant,
+        *,
+        model: str | None = None,
+        state: str | None = None,
+        before: str | None = None,
+        limit: int = MOST_LISTED_JOBS,
+    ) -> JobList: ...
+    async def job(self, job_id: str) -> TrainingJob: ...
+    async def unfinished_ids(self, project: str, name: str) -> list[str]: ...
+    async def named_samples(self, job_id: str) -> frozenset[str]: ...
+    async def newest_step(self, project: str, name: str) -> int: ...
+    async def events(self, job_id: str, after: int) -> list[JobEvent]: ...
+    async def progress(self, job_id: str, phase: str, *, done: int = 0, total: int = 0) -> None: ...
+    async def finish(self, job_id: str, result: TrainResultInfo) -> None: ...
+    async def fail(self, job_id: str, error: str, code: str) -> None: ...
+    async def close(self) -> None: ...
 
 
 P = ParamSpec("P")
@@ -194,7 +222,7 @@ class JobStore:
         Raises RequestError (409) when the id belongs to a job with other content.
         """
         text = write_pieces(request)
-        digest = hashlib.sha256(f"{project}/{name}\n{text}".encode()).digest()
+        digest = digest_of_request(project, name, text)
         with self._database as db:
             row = db.execute("SELECT digest FROM jobs WHERE job_id = ?", (request.job_id,)).fetchone()
             if row is None:
@@ -205,12 +233,7 @@ class JobStore:
                 _append(db, request.job_id, JobEvent(number=1, type="state", phase="queued"))
                 return True
         if bytes(row[0]) != digest:
-            raise RequestError(
-                f"job {request.job_id!r} exists with other content; make a new id for each job",
-                status=409,
-                code="job_conflict",
-                param="job_id",
-            )
+            raise conflict_error(request.job_id)
         return False
 
     @_in_thread
@@ -264,10 +287,10 @@ class JobStore:
         }
         asked = {text: values for text, values in conditions.items() if values}
         where = f"WHERE {' AND '.join(asked)} " if asked else ""
-        query = f"SELECT {', '.join(_LISTED)} FROM jobs INDEXED BY listed {where}ORDER BY number DESC LIMIT ?"
+        query = f"SELECT {', '.join(LISTED)} FROM jobs INDEXED BY listed {where}ORDER BY number DESC LIMIT ?"
         values = [value for given in asked.values() for value in given]
         rows = self._database.execute(query, (*values, limit + 1)).fetchall()
-        jobs = [self._summary(dict(zip(_LISTED, row, strict=True))) for row in rows[:limit]]
+        jobs = [self._summary(dict(zip(LISTED, row, strict=True))) for row in rows[:limit]]
         return JobList(jobs=jobs, before=jobs[-1].job_id if len(rows) > limit else None)
 
     def _summary(self, row: dict[str, Any]) -> JobSummary:
@@ -283,7 +306,7 @@ class JobStore:
     def job(self, job_id: str) -> TrainingJob:
         """Returns the request of an unfinished job. Raises NotFoundError."""
         row = self._one_row("SELECT project, name, request FROM jobs WHERE job_id = ?", job_id)
-        return TrainingJob(job_id=job_id, project=row[0], name=row[1], request=_read_request(row[2]))
+        return TrainingJob(job_id=job_id, project=row[0], name=row[1], request=read_request(row[2]))
 
     @_in_thread
     def unfinished_ids(self, project: str, name: str) -> list[str]:
@@ -296,11 +319,7 @@ class JobStore:
     def named_samples(self, job_id: str) -> frozenset[str]:
         """Returns the samples that an unfinished job names. Raises NotFoundError."""
         row = self._one_row("SELECT request FROM jobs WHERE job_id = ?", job_id)
-        request = _read_request(row[0])
-        if isinstance(request, SftJobRequest):
-            return frozenset(name for one in request.conversations for name in one.samples.values())
-        groups = [*request.groups, *request.discarded]
-        return frozenset(name for group in groups for one in group.trajectories for name in one.samples)
+        return samples_of_request(read_request(row[0]))
 
     @_in_thread
     def newest_step(self, project: str, name: str) -> int:
@@ -371,7 +390,7 @@ def _open(path: Path) -> sqlite3.Connection:
         for column, kind in _LATER_COLUMNS.items():
             if column not in there:
                 database.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
-        database.execute(f"CREATE INDEX IF NOT EXISTS listed ON jobs ({', '.join(_LISTED)})")
+        database.execute(f"CREATE INDEX IF NOT EXISTS listed ON jobs ({', '.join(LISTED)})")
         database.execute(f"PRAGMA user_version = {_VERSION}")
         database.commit()
         # What a start needs is read now: a damaged file is to be told before anybody is served.
@@ -387,12 +406,35 @@ def _open(path: Path) -> sqlite3.Connection:
     return database
 
 
-def _read_request(text: str) -> JobRequest:
+def read_request(text: str) -> JobRequest:
     """Reads the request of the kind whose fields these are; piece by piece: it may be large."""
     try:
         return read_pieces(SftJobRequest, text)
     except PieceError:
         return read_pieces(TrainJobRequest, text)
+
+
+def digest_of_request(project: str, name: str, text: str) -> bytes:
+    """Returns what tells a request, sent again, from another one with the same id."""
+    return hashlib.sha256(f"{project}/{name}\n{text}".encode()).digest()
+
+
+def conflict_error(job_id: str) -> RequestError:
+    """Returns the error of an id that belongs to another job."""
+    return RequestError(
+        f"job {job_id!r} exists with other content; make a new id for each job",
+        status=409,
+        code="job_conflict",
+        param="job_id",
+    )
+
+
+def samples_of_request(request: JobRequest) -> frozenset[str]:
+    """Returns the samples that a request names."""
+    if isinstance(request, SftJobRequest):
+        return frozenset(name for one in request.conversations for name in one.samples.values())
+    groups = [*request.groups, *request.discarded]
+    return frozenset(name for group in groups for one in group.trajectories for name in one.samples)
 
 
 def _append(db: sqlite3.Connection, job_id: str, event: JobEvent) -> None:
@@ -415,6 +457,6 @@ def _end(
     db.execute(
         "UPDATE jobs SET state = ?, phase = ?, result = ?, error = ?, error_code = ?, step = ?, "
         "ended_at = ?, request = CASE WHEN length(request) <= ? THEN request "
-        f"WHEN json_valid(request) THEN json_remove(request, {_BULK}) ELSE '' END WHERE job_id = ?",
-        (state, state, result, error, code, step, time.time(), _KEPT_REQUEST, job_id),
+        f"WHEN json_valid(request) THEN json_remove(request, {_BULK_PATHS}) ELSE '' END WHERE job_id = ?",
+        (state, state, result, error, code, step, time.time(), KEPT_REQUEST, job_id),
     )

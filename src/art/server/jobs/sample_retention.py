@@ -25,7 +25,7 @@ from art.errors import ARTError
 from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.checkpoints.registered_models import RegisteredModels, Registration
 from art.server.jobs.training_jobs import TrainingJobs
-from art.server.ledger.ledger import Ledger, LedgerSize
+from art.server.ledger.face import LedgerSize, SampleLedger
 from art.server.settings import ControlSettings
 from art.wire.rollout_record import ROLLOUT_FILE, fold_lines
 
@@ -55,7 +55,7 @@ class SampleRetention:
     """Looks after each step what may go. One event loop owns it."""
 
     def __init__(
-        self, ledger: Ledger, *, models: RegisteredModels, jobs: TrainingJobs, settings: ControlSettings
+        self, ledger: SampleLedger, *, models: RegisteredModels, jobs: TrainingJobs, settings: ControlSettings
     ) -> None:
         self._ledger, self._models, self._jobs, self._settings = ledger, models, jobs, settings
         self._settled: dict[str, dict[str, _Settled]] = {}

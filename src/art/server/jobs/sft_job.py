@@ -26,7 +26,7 @@ from art.server.chat.messages import read_messages, read_tools
 from art.server.checkpoints.sampler_agreement import canary_rows
 from art.server.jobs.job_store import TrainingJob
 from art.server.jobs.step_job import StepJob
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.schema import SampleRecord
 from art.server.ledger.stitching import BRIDGE_REFUSED, NO_NEW_MESSAGE, Conversation, speaker_of, tools_key
 from art.server.promotion.promote import Progress, ServedModel
@@ -225,7 +225,7 @@ class SftJob(StepJob):
         *,
         served: ServedModel,
         progress: Progress,
-        ledger: Ledger,
+        ledger: SampleLedger,
         renderer: ChatRenderer,
         max_length: int,
     ) -> None:

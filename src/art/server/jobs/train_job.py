@@ -52,7 +52,7 @@ from art.server.jobs.train_rows import (
     policy_ages,
     refuse_untrainable,
 )
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.schema import SampleRecord, read_images
 from art.server.promotion.promote import Progress, ServedModel
 from art.server.settings import TeacherSettings, is_loopback
@@ -302,7 +302,7 @@ class TrainJob(StepJob):
         request: TrainJobRequest,
         *,
         served: ServedModel,
-        ledger: Ledger,
+        ledger: SampleLedger,
         renderer: ChatRenderer,
         progress: Progress,
         teachers: TeacherSettings,

@@ -30,11 +30,11 @@ from art.errors import (
 from art.process.in_use import InUse
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import RegisteredModels
-from art.server.jobs.job_store import JobQueue, JobRequest, JobStore, JobStoreError, QueuedJob, TrainingJob
+from art.server.jobs.job_store import JobQueue, JobRequest, JobStoreError, JobTable, QueuedJob, TrainingJob
 from art.server.jobs.sft_job import SftJob
 from art.server.jobs.step_job import StepJob, job_error_code
 from art.server.jobs.train_job import TrainJob, reference_folder
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.face import SampleLedger
 from art.server.promotion.promote import Progress, ServedModel, ServedModels
 from art.server.settings import ControlSettings, TeacherSettings
 from art.wire.jobs import JobEvent, JobInfo, SftJobRequest, TrainResultInfo
@@ -58,7 +58,7 @@ class TrainingJobs:
 
     def __init__(
         self,
-        store: JobStore,
+        store: JobTable,
         *,
         run: RunJob,
         trainer_of: Callable[[str, str], str],
@@ -299,7 +299,7 @@ class JobRunner:
         *,
         served_models: ServedModels,
         catalog: Catalog,
-        ledger: Ledger,
+        ledger: SampleLedger,
         teachers: TeacherSettings,
         in_use: InUse[Path],
     ) -> None:

@@ -1,4 +1,4 @@
-"""The ledger writes every completion down once, before its reply leaves the server.
+"""The ledger in the data folder writes every completion down once, before its reply leaves the server.
 
 Records wait a few milliseconds for company and are committed together, by a thread of their own
 (`LedgerWriter`). SQLite's write-ahead log keeps what is committed when the process is killed at any moment (a
@@ -15,14 +15,15 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from art.errors import ARTError, ConfigurationError, NotFoundError, ServerError
+from art.errors import ARTError, ConfigurationError
 from art.process.files import disk_error, disk_trouble
+from art.server.ledger.face import FoundSamples, LedgerError, LedgerSize, OldSample, SampleLedger
 from art.server.ledger.schema import (
     COLUMNS,
     CREATE,
@@ -32,11 +33,8 @@ from art.server.ledger.schema import (
     REMOVED,
     RETENTION_INDEXES,
     SCHEMA_VERSION,
-    TENANT,
     SampleRecord,
     Statement,
-    from_row,
-    is_as_written,
     to_row,
 )
 from art.server.tenancy import Tenant
@@ -46,10 +44,6 @@ _log = logging.getLogger(__name__)
 _GATHER_SECONDS = 0.002
 _COMMITTED_TOGETHER = 48
 """Those who wait for one commit all go on in the same turn of the event loop: it must be short."""
-
-
-class LedgerError(ARTError):
-    """A sample could not be written or read: the disk is full, or the file is damaged."""
 
 
 class _Batch:
@@ -222,34 +216,7 @@ _VARIABLES = 500
 """Ids in one SELECT ... IN (...)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerSize:
-    """The size of the ledger."""
-
-    samples: int
-    stored: int
-    """Bytes of its files on disk."""
-    free: int
-    """Bytes of them that the next samples will use."""
-    removed: int
-    """Samples that the retention removed, ever."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OldSample:
-    """A sample that may be removed, as far as the ledger knows."""
-
-    row: int
-    sample_id: str
-    in_use: bool
-    """Of a rollout that is open, or goes on with a newer step."""
-
-
-class DamagedSampleError(ServerError):
-    """A sample's row in the ledger is not what was written."""
-
-
-class Ledger:
+class Ledger(SampleLedger):
     """Samples on disk. One event loop owns it."""
 
     def __init__(self, path: Path, *, removes: bool = False) -> None:
@@ -257,82 +224,30 @@ class Ledger:
 
         Raises: ConfigurationError when another version of ART wrote it or it is damaged, DiskError.
         """
-        self.path = path
+        self.path, self.data_dir = path, path.parent.parent
+        self.name, self.shared = str(path), False
         self._writing, self._reading = _open(path, removes=removes)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="ledger-read")
-        self.writer = LedgerWriter(self._writing, path, removes=removes)
+        self.writer: LedgerWriter = LedgerWriter(self._writing, path, removes=removes)
         self._closed = False
 
     async def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Returns the rows of a query of the tables beside the samples. Raises: LedgerError."""
         return await self._read(lambda: self._reading.execute(query, values).fetchall())
 
-    async def samples(self, sample_ids: Sequence[str], *, tenant: Tenant = None) -> list[SampleRecord]:
-        """Records in the order of the ids, of one tenant, or for the operator of anybody.
+    async def find(self, sample_ids: Sequence[str]) -> FoundSamples:
+        """Returns the wanted records and, on the way, every record that they share ids with."""
+        return await self._read(lambda: _load(self._reading, sample_ids))
 
-        Raises: NotFoundError naming the ids that are unknown; another tenant's are that, too; those that the
-        retention removed (410). DamagedSampleError naming those that are not what was written.
-        """
-        records, damaged, removed = await self.readable(sample_ids, tenant=tenant)
-        if removed:
-            raise NotFoundError(
-                f"removed from the ledger: sample {_shown(sorted(removed))}. The server keeps the samples of "
-                "the newest `keep_samples_steps` steps: give it a larger number, or None for all",
-                status=410,
-                code="sample_removed",
-            )
-        if damaged:
-            why = next(iter(damaged.values()))
-            raise DamagedSampleError(
-                f"damaged in {self.path.name}: sample {_shown(list(damaged))} ({why}). Others are as they "
-                "were; restore a backup of the file where this one is needed",
-                status=500,
-                code="sample_damaged",
-            )
-        return [records[sample_id] for sample_id in sample_ids]
+    async def removed(self, sample_ids: Sequence[str], tenant: Tenant) -> frozenset[str]:
+        """Returns those that the retention removed and that this tenant may know of."""
+        return await self._read(lambda: _removed(self._reading, sample_ids, tenant))
 
-    async def readable(
-        self, sample_ids: Sequence[str], *, tenant: Tenant = None
-    ) -> tuple[dict[str, SampleRecord], dict[str, str], frozenset[str]]:
-        """Returns the records of readable samples, the errors of damaged ones, and the removed ones.
-
-        Raises: NotFoundError for unknown ones.
-        """
-        found = await self._read(lambda: _load(self._reading, sample_ids))
-        lost = [sample_id for sample_id in sample_ids if sample_id not in found.tenants]
-        removed = await self._read(lambda: _removed(self._reading, lost, tenant)) if lost else frozenset()
-        missing = [
-            sample_id
-            for sample_id in sample_ids
-            if (tenant is not None and found.tenants.get(sample_id, tenant) != tenant)
-            or (sample_id not in found.tenants and sample_id not in removed)
-        ]
-        if missing:
-            raise NotFoundError(f"no such sample: {_shown(missing)}", status=404, code="sample_not_found")
-        return found.records, self._tell_damaged(found, sample_ids), removed
-
-    async def known(self, sample_ids: Sequence[str], *, tenant: Tenant) -> dict[str, SampleRecord]:
-        """Returns the samples that exist, only of this tenant (None: the operator's own)."""
-        found = await self._read(lambda: _load(self._reading, sample_ids))
-        self._tell_damaged(found, sample_ids)
-        return {name: record for name, record in found.records.items() if record.tenant == tenant}
-
-    def _tell_damaged(self, found: _Found, sample_ids: Sequence[str]) -> dict[str, str]:
-        """Returns the damaged ones of the wanted samples, and logs them."""
-        damaged = {name: found.damaged[name] for name in sample_ids if name in found.damaged}
-        for name, why in damaged.items():
-            _log.error("sample %s in %s is damaged: %s", name, self.path, why)
-        return damaged
-
-    async def rollout(self, rollout_id: str, *, tenant: Tenant = None) -> list[SampleRecord]:
-        """The samples of a rollout in the order of their creation; empty when there are none.
-
-        The operator is given those of every tenant that used the id.
-        """
+    async def rollout_ids(self, rollout_id: str, tenant: Tenant) -> list[str]:
+        """Returns the ids of a rollout's samples in the order of their creation."""
         query = "SELECT sample_id FROM samples WHERE rollout_id = ?1 AND ?2 IN (tenant, '') ORDER BY rowid"
         values = (rollout_id, tenant or "")
-        ids = await self._read(lambda: [row[0] for row in self._reading.execute(query, values)])
-        return await self.samples(ids)
+        return await self._read(lambda: [row[0] for row in self._reading.execute(query, values)])
 
     async def find_turn(self, turn_keys: Sequence[bytes], rollout_id: str | None) -> SampleRecord | None:
         """The newest sample that ended with the first known of these turns; one of the rollout first."""
@@ -477,20 +392,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The records of the wanted samples."""
-
-    records: dict[str, SampleRecord] = field(default_factory=dict)
-    damaged: dict[str, str] = field(default_factory=dict)
-    """Samples whose rows cannot be believed, and why."""
-    tenants: dict[str, Tenant] = field(default_factory=dict)
-    """Of every row."""
-
-
-def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> _Found:
+def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> FoundSamples:
     """The wanted records and, on the way, every record that they share ids with."""
-    found = _Found()
+    found = FoundSamples()
     rows: dict[str, tuple[Any, ...]] = {}
     wanted = list(dict.fromkeys(sample_ids))
     while wanted:
@@ -499,19 +403,10 @@ def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> _Found:
             for row in connection.execute(
                 f"SELECT {COLUMNS} FROM samples WHERE sample_id IN ({_marks(part)})", part
             ):
-                rows[row[0]] = row
-                found.tenants[row[0]] = row[TENANT]
-                if not is_as_written(row):
-                    found.damaged[row[0]] = "its row does not fit its checksum"
-                elif row[9]:
-                    parents[row[7]] = None
+                if (parent := found.add_row(row, rows)) is not None:
+                    parents[parent] = None
         wanted = [parent for parent in parents if parent not in rows]
-    for sample_id in rows:
-        chain = [sample_id]
-        while (row := _unread(chain[-1], rows, found)) and row[9] and len(chain) <= len(rows):
-            chain.append(str(row[7]))
-        for member in reversed(chain):
-            _read_row(member, rows, found)
+    found.read_rows(rows)
     return found
 
 
@@ -554,33 +449,9 @@ def _remove(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> int:
     return gone
 
 
-def _unread(sample_id: str, rows: Mapping[str, tuple[Any, ...]], found: _Found) -> tuple[Any, ...] | None:
-    known = sample_id in found.records or sample_id in found.damaged
-    return None if known else rows.get(sample_id)
-
-
-def _read_row(sample_id: str, rows: Mapping[str, tuple[Any, ...]], found: _Found) -> None:
-    """One more record, those it shares ids with having been read."""
-    row = _unread(sample_id, rows, found)
-    if row is None:
-        return
-    parent = found.records.get(str(row[7]))
-    if row[9] and parent is None:
-        found.damaged[sample_id] = f"the row of {row[7]!r}, whose ids it begins with, is lost or damaged"
-        return
-    try:
-        found.records[sample_id] = from_row(row, parent)
-    except (TypeError, ValueError) as error:
-        found.damaged[sample_id] = f"its row cannot be read ({error})"
-
-
 def _parts(values: Sequence[T]) -> list[Sequence[T]]:
     return [values[start : start + _VARIABLES] for start in range(0, len(values), _VARIABLES)]
 
 
 def _marks(values: Sequence[object]) -> str:
     return ",".join("?" * len(values))
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if names[5:] else "")

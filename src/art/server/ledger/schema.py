@@ -129,7 +129,7 @@ _USED_AGAIN_S = 3600.0
 """The time of use is that old at most: to write it with each turn would write the picture again, too."""
 _KEEP_IMAGE = (
     "INSERT INTO images (name, used_at, file) VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE "
-    f"SET used_at = ?2 WHERE used_at < ?2 - {_USED_AGAIN_S}"
+    f"SET used_at = ?2 WHERE images.used_at < ?2 - {_USED_AGAIN_S}"
 )
 REMOVE_IMAGES = (
     "DELETE FROM images WHERE used_at < "

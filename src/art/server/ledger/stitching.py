@@ -31,7 +31,7 @@ from art.rendering.chat_renderer import ChatRenderer, Message, Tool
 from art.rendering.images import IMAGE
 from art.server.catalog import Target
 from art.server.http import LARGE, TenantThreads, run_in_thread_if_large
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.schema import SampleRecord, int_array
 from art.server.tenancy import Tenant, internal_name
 from art.wire.message_identity import message_identity
@@ -237,7 +237,7 @@ class Stitched:
 class Stitcher:
     """Makes prompts, and remembers what was answered."""
 
-    def __init__(self, ledger: Ledger, *, max_tokens: int, ledger_is_empty: bool) -> None:
+    def __init__(self, ledger: SampleLedger, *, max_tokens: int, ledger_is_empty: bool) -> None:
         self.forks: Counter[str] = Counter()
         """Forks since the start, by reason."""
         self.stitched = 0

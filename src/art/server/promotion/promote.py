@@ -40,6 +40,14 @@ Progress = Callable[..., Awaitable[None]]
 """`await progress(phase, done=..., total=...)`"""
 
 
+MayCommit = Callable[[], Awaitable[None]]
+"""Raises where this server may commit no step any more, because another one took over."""
+
+
+async def always_commits() -> None:
+    """Returns: a server that is alone with its data folder may commit."""
+
+
 async def ignore_progress(phase: str, *, done: int = 0, total: int = 0) -> None:
     """Progress that nobody follows."""
 
@@ -65,8 +73,10 @@ class ServedModel:
         catalog: Catalog,
         checkpoints: Checkpoints,
         settings: ControlSettings,
+        may_commit: MayCommit = always_commits,
     ) -> None:
         self.model = model
+        self._may_commit = may_commit
         self.workers = workers
         self.catalog = catalog
         self.checkpoints = checkpoints
@@ -116,6 +126,7 @@ class ServedModel:
         """Write and commit the checkpoint. Returns the trainer's scores of the canary's rows."""
         folder = self.checkpoints.fresh_folder(step)
         await opened.save(folder)
+        await self._may_commit()
         commit = asyncio.to_thread(self.checkpoints.commit, step, note)
         scores, _ = await asyncio.gather(opened.score(canary.rows), commit)
         opened.step = step
@@ -141,18 +152,19 @@ class ServedModel:
                 raise
             raise self._set_aside(step, error) from error
         await self.workers.wake()
+        limits = await self.limits()
+        # From now on: a replica that starts again before the canary has ended must reproduce them, too.
+        self.workers.engines.checked(adapter, canary.rows, trainer, limits)
         await progress("loading")
         await self.load(step)
         await progress("checking")
         scored = await self.workers.engine.score_each(adapter, canary.rows)
         try:
-            limits = await self.limits()
             agreement = canary.check(adapter, scored, trainer, limits)
         except CanaryError as error:
             if not set_aside:
                 raise
             raise await self._reject(step, adapter, error) from error
-        self.workers.engines.checked(adapter, canary.rows, trainer, limits)
         self.catalog.publish(self.model.project, self.model.name, self.model.base_model, step, adapter)
         self._drop_old()
         return adapter, agreement
@@ -246,9 +258,15 @@ class ServedModels:
     """All models that are served."""
 
     def __init__(
-        self, models: RegisteredModels, *, workers: ServerWorkers, catalog: Catalog, settings: ControlSettings
+        self,
+        models: RegisteredModels,
+        *,
+        workers: ServerWorkers,
+        catalog: Catalog,
+        settings: ControlSettings,
+        may_commit: MayCommit = always_commits,
     ) -> None:
-        self._models = models
+        self._models, self._may_commit = models, may_commit
         self._workers = workers
         self._catalog = catalog
         self._settings = settings
@@ -296,6 +314,7 @@ class ServedModels:
             catalog=self._catalog,
             checkpoints=self._models.checkpoints(model),
             settings=self._settings,
+            may_commit=self._may_commit,
         )
         served.checkpoints.sweep()
         self.serve_as_registered(model)

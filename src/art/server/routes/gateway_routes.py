@@ -22,7 +22,7 @@ from art.server.chat.prompt_and_reply import check_messages_fit, check_texts_fit
 from art.server.chat.request_fields import RequestField, RequestSchema
 from art.server.dialects.dialect import rollout_of
 from art.server.http import TenantThreads, decode_json, read_bytes, run_in_thread_if_large
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.schema import SampleRecord
 from art.server.ledger.stitching import Stitcher
 from art.server.rollouts import ScopedRollout, ScopedRollouts
@@ -37,7 +37,7 @@ from art.wire.samples import RolloutInfo, SampleInfo
 class Lookups:
     """The queries of the catalog and the ledger."""
 
-    def __init__(self, catalog: Catalog, ledger: Ledger, rollouts: ScopedRollouts) -> None:
+    def __init__(self, catalog: Catalog, ledger: SampleLedger, rollouts: ScopedRollouts) -> None:
         self._catalog = catalog
         self._rollouts = rollouts
         self._ledger = ledger

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from art.server.catalog import Catalog
 from art.server.counts import OTHERS, TENANTS, ControlCounts, Counts, Histogram, WorkerCounts
-from art.server.ledger.ledger import Ledger
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.stitching import Stitcher
 from art.server.routes.endpoint import operator_only
 
@@ -49,7 +49,7 @@ class Metrics:
         counts: Counts,
         *,
         catalog: Catalog,
-        ledger: Ledger,
+        ledger: SampleLedger,
         stitcher: Stitcher,
         control: Callable[[], Awaitable[ControlCounts]] = nothing_controlled,
     ) -> None:

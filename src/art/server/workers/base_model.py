@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.engine.protocol import Deadlines, Engine, ServerOrder
-from art.engine.registry import check_bits, engine_kind, engine_options
-from art.engine.remote import RemoteEngine
+from art.engine.registry import check_bits, engine_kind, engine_options, gpus_together
 from art.engine.replicas.pool import EnginePool, ReplicaWaits
 from art.engine.replicas.ring import Replica
 from art.errors import ARTError, ParityError, WorkerError, require_extra
@@ -36,7 +36,8 @@ from art.server.checkpoints.sampler_agreement import (
 from art.server.counts import WorkerCounts
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
-from art.server.workers.supervisor import Supervisor, WorkerOptions, shared_gpu, supervise
+from art.server.workers.health_board import ProbingBoard
+from art.server.workers.supervisor import Supervisor, Watch, WorkerOptions, shared_gpu, supervise
 from art.server.workers.trainer_worker import TrainerWorker
 from art.wire.training import LoraSpec, ProbeReply, ProbeRequest
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from art.engine.vllm.start import VllmServer
 
 _log = logging.getLogger(__name__)
+
+ASKED_BY_SUPERVISORS = 32
+"""Engine workers that their supervisors ask for their health; more are asked by a thread (`ProbingBoard`)."""
 
 EngineSupervisor = Supervisor[RunningWorker] | Supervisor["VllmServer"]
 Unload = Callable[[], Awaitable[None]]
@@ -87,6 +91,7 @@ class EngineWorkers:
         self._workers: dict[int, RunningWorker | VllmServer] = {}
         waits = ReplicaWaits(up=settings.start, awake=settings.job)
         self.pool = EnginePool(options.replicas, waits=waits, failed=self._failed)
+        self._board = options.board or (ProbingBoard() if options.replicas > ASKED_BY_SUPERVISORS else None)
         self.supervisors = [
             self._supervisor(number, base, options, layout) for number in range(options.replicas)
         ]
@@ -105,7 +110,8 @@ class EngineWorkers:
         def given_up(failure: ARTError) -> None:
             self.pool.give_up(number, failure)
 
-        if (start_server := kind.start_server) is not None:
+        attached = bool(options.engine_options.get("urls"))
+        if (start_server := kind.start_server) is not None and (attached or not options.in_cluster):
 
             async def start(spec: WorkerSpec) -> VllmServer:
                 order = ServerOrder(
@@ -139,15 +145,22 @@ class EngineWorkers:
             options.launch,
             command=module_command(kind.module),
             config=config,
+            gpus=gpus_together(checked),
             layout=layout,
             settings=self._settings,
             when_up=lambda worker: self._join_pool(
-                number,
-                worker,
-                RemoteEngine(worker.url, worker.key, deadlines, worker.disk, transfer=options.transfer),
+                number, worker, options.connect(worker, deadlines, options.transfer)
             ),
             when_given_up=given_up,
+            watch=self._board_watch(),
         )
+
+    def _board_watch(self) -> Watch[RunningWorker] | None:
+        """Returns how the board watches a worker; None without a board."""
+        if self._board is None:
+            return None
+        interval, deadline = self._settings.health_interval, self._settings.health_deadline
+        return partial(self._board.watch, interval=interval, deadline=deadline)
 
     async def start(self) -> None:
         """Start those that do not run. Raises WorkerError, DeadlineError, ConfigurationError."""
@@ -186,7 +199,12 @@ class EngineWorkers:
 
     async def load(self, adapter: str, path: Path) -> None:
         """Load an adapter on every replica, and again after each restart of one."""
-        await self.pool.load_adapter(adapter, path)
+        try:
+            await self.pool.load_adapter(adapter, path)
+        except BaseException:
+            if adapter not in self._loads:
+                self._checked.pop(adapter, None)
+            raise
         self._loads[adapter] = _Load(adapter)
 
     def checked(self, adapter: str, rows: Rows, scores: Scores, limits: CanaryLimits) -> None:
@@ -207,6 +225,16 @@ class EngineWorkers:
             await self.pool.unload_adapter(adapter)
 
         return unload
+
+    def addresses(self) -> list[tuple[int, str, str]]:
+        """Returns number, URL and key of ART's own workers that answer now; none while they sleep."""
+        running = [] if self.pool.asleep else self.pool.running_replicas
+        found = [(one.number, self._workers.get(one.number)) for one in running]
+        return [
+            (number, worker.url, worker.key)
+            for number, worker in found
+            if worker is not None and not hasattr(worker, "engine")
+        ]
 
     async def rest(self) -> None:
         """Frees memory for a trainer. New requests wait until `wake`, which must follow in any case."""
@@ -449,6 +477,13 @@ class ServerWorkers:
     def counts(self) -> list[WorkerCounts]:
         """Each worker."""
         return [row for workers in self._by_base.values() for row in workers.counts()]
+
+    def running_engines(self) -> dict[str, tuple[int, list[tuple[int, str, str]]]]:
+        """Returns for each base model the number of its replicas, and the addresses of those that answer."""
+        return {
+            name: (len(workers.engine.replicas), workers.engines.addresses())
+            for name, workers in self._by_base.items()
+        }
 
     def requests_on_hold(self) -> dict[str, int]:
         """Requests of each base model that wait until an engine of it is up and awake."""

@@ -1,8 +1,9 @@
 """The supervisor keeps one worker, or one server of somebody else's engine, alive: notices its death or
 stall, keeps the stacks, starts it again, and gives up in the end.
 
-`StallWatch` reads from the health replies whether a worker that answers still gets anywhere. `WorkerOptions`
-say which engine and which trainer are started; `supervise` applies the server's deadlines and folders.
+A few workers are asked for their health by their supervisors; many are watched by a `HealthBoard`.
+`WorkerOptions` say which engine and which trainer are started; `supervise` applies the server's deadlines
+and folders.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
+from art.engine.protocol import Deadlines, Engine
+from art.engine.remote import RemoteEngine
 from art.errors import (
     ARTError,
     ConfigurationError,
@@ -25,34 +28,10 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
-from art.process.worker import Launch, Worker, WorkerSpec
+from art.process.worker import Launch, RunningWorker, Worker, WorkerSpec
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
-
-
-class StallWatch:
-    """Watches `error`, `running` and `steps` of health replies; workers without these are never suspected."""
-
-    def __init__(self, worker: str, deadline: float) -> None:
-        """`worker`: how messages call it. `deadline`: seconds without a step while requests are running."""
-        self._worker = worker
-        self._deadline = deadline
-        self._steps: object = None
-        self._since = time.monotonic()
-
-    def check(self, health: Mapping[str, Any]) -> None:
-        """Raises WorkerError (it says itself that it is broken), WorkerStalledError (it makes no steps)."""
-        if health.get("error"):
-            raise WorkerError(f"{self._worker} is broken: {health['error']}")
-        now, steps = time.monotonic(), health.get("steps")
-        if not health.get("running") or steps != self._steps:
-            self._steps, self._since = steps, now
-        elif steps is not None and now - self._since > self._deadline:
-            raise WorkerStalledError(
-                f"{self._worker} has {health['running']} running requests and made no step for "
-                f"{self._deadline:g} s; its log holds its stacks"
-            )
-
+from art.server.workers.health_board import Health, HealthBoard, StallWatch
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +63,10 @@ Start = Callable[[WorkerSpec], Awaitable[W]]
 WhenUp = Callable[[W], Awaitable[None]]
 """Makes a fresh worker useful (adapters loaded, clients replaced) before anybody else gets it."""
 WhenGivenUp = Callable[[ARTError], None]
+Watch = Callable[
+    [W, Callable[[Health], None], Callable[[WorkerError], None]], contextlib.AbstractContextManager[None]
+]
+"""Watches a worker until the block ends: tells of its health, and of trouble (`HealthBoard.watching`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +92,9 @@ class Supervisor(Generic[W]):
         when_up: WhenUp[W],
         when_given_up: WhenGivenUp = lambda failure: None,
         policy: RestartPolicy | None = None,
+        watch: Watch[W] | None = None,
     ) -> None:
+        """watch: tells how the worker is; None: it is asked every `health_interval`."""
         self.spec = spec
         self.restarts = 0
         self.health: Mapping[str, Any] = {}
@@ -118,6 +103,7 @@ class Supervisor(Generic[W]):
         self._when_up = when_up
         self._when_given_up = when_given_up
         self._policy = policy or RestartPolicy()
+        self._watch_health = watch
         self._recent: deque[float] = deque()
         self._worker: W | None = None
         self._failure: ARTError | None = None
@@ -224,12 +210,14 @@ class Supervisor(Generic[W]):
 
     async def _wait_for_trouble(self, worker: W) -> WorkerError:
         """Wait for the worker's death, a failed health check, or a report."""
-        ended, pulse = (
-            asyncio.ensure_future(worker.wait()),
-            StallWatch(worker.label, self.spec.health_deadline),
-        )
+        ended = asyncio.ensure_future(worker.wait())
         signs: set[asyncio.Future[Any]] = {ended, self._suspicion}
         try:
+            if self._watch_health is not None:
+                with self._watch_health(worker, self._keep_health, partial(self.report, worker)):
+                    await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+                return worker.death() if ended.done() else self._suspicion.result()
+            pulse = StallWatch(worker.label, self.spec.health_deadline)
             while True:
                 await asyncio.wait(
                     signs, timeout=self.spec.health_interval, return_when=asyncio.FIRST_COMPLETED
@@ -246,6 +234,9 @@ class Supervisor(Generic[W]):
                     return error
         finally:
             ended.cancel()
+
+    def _keep_health(self, health: Health) -> None:
+        self.health = health
 
     async def _restart(self, error: WorkerError) -> None:
         """Start again with growing waits, or give up with the last error."""
@@ -278,7 +269,7 @@ class Supervisor(Generic[W]):
         """Returns how many restarts there were within the window before this one; None when that is
         too many.
         """
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         while self._recent and now - self._recent[0] > self._policy.window:
             self._recent.popleft()
         if len(self._recent) >= self._policy.limit:
@@ -293,19 +284,24 @@ def supervise(
     *,
     command: Sequence[str] = (),
     config: Mapping[str, Any] = MappingProxyType({}),
+    gpus: int = 1,
     layout: DataLayout,
     settings: ControlSettings,
     when_up: WhenUp[W],
     when_given_up: WhenGivenUp = lambda failure: None,
+    watch: Watch[W] | None = None,
 ) -> Supervisor[W]:
     """Returns the supervisor of the process that `start` starts; it is not started yet.
 
-    command, config: of a worker of ours, its command line and its start line without a key.
+    command, config, gpus: of a worker of ours, its command line, its start line without a key, and the GPUs
+    that it computes on together.
+    watch: see `Supervisor`.
     """
     spec = WorkerSpec(
         name=name,
         command=command,
         config=config,
+        gpus=gpus,
         log_path=layout.log_file(name),
         start_deadline=settings.start,
         stop_deadline=settings.stop,
@@ -313,7 +309,15 @@ def supervise(
         health_deadline=settings.health_deadline,
     )
     policy = RestartPolicy(limit=settings.restarts, backoff=settings.restart_wait)
-    return Supervisor(spec, start, when_up=when_up, when_given_up=when_given_up, policy=policy)
+    return Supervisor(spec, start, when_up=when_up, when_given_up=when_given_up, policy=policy, watch=watch)
+
+
+Connect = Callable[[RunningWorker, Deadlines, str], Engine]
+
+
+def connect_engine(worker: RunningWorker, deadlines: Deadlines, transfer: str) -> Engine:
+    """Returns the client of an engine's worker, over HTTP. `transfer`: how a new adapter comes to it."""
+    return RemoteEngine(worker.url, worker.key, deadlines, worker.disk, transfer=transfer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,6 +337,12 @@ class WorkerOptions:
     """How a new adapter comes to the engines."""
     launch: Launch = Worker.start
     """Starts each worker of ours: on this machine, or on one that a cluster chooses."""
+    in_cluster: bool = False
+    """Whether `launch` starts them on other machines."""
+    board: HealthBoard | None = None
+    """Where the health of engine workers is posted by those who run them; None: they are asked here."""
+    connect: Connect = connect_engine
+    """Makes the client of an engine's worker."""
 
     def __post_init__(self) -> None:
         if self.devices is not None and len(self.devices) != self.replicas:

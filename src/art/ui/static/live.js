@@ -66,11 +66,12 @@
       this.state.textContent = found.state;
       this.idle = found.state !== "alive";
       this.state.className = `badge life-${found.state}`;
-      for (const name of ["jobs", "rollouts"]) this.fill(node.querySelector(`[data-now-${name}]`), found[name]);
+      for (const name of ["jobs", "rollouts", "nodes", "placements"]) this.fill(node.querySelector(`[data-now-${name}]`), found[name]);
     }
 
     fill(section, rows) {
       const body = section.querySelector("tbody");
+      if (section.dataset.optional !== undefined) section.hidden = rows.length === 0;
       section.querySelector(".wide").hidden = rows.length === 0;
       section.querySelector("[data-none]").hidden = rows.length > 0;
       const focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;

@@ -1,0 +1,53 @@
+"""A vLLM server as a worker of ours: `python -m art.engine.vllm.worker`, spoken to as `art.wire.engine` says.
+
+On one machine the server speaks to vLLM's own HTTP. On a node of a cluster this worker stands between: vLLM
+listens on a socket that only its user can reach, also there, and the worker is placed, watched, given
+adapters and ended as the builtin engine's is. vLLM ends with it (`art.process.guard`).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from art.engine.protocol import ServerOrder
+from art.engine.vllm.engine import VllmEngine
+from art.engine.vllm.options import VllmOptions
+from art.engine.vllm.start import start_vllm
+from art.engine.worker_process import run_worker
+from art.process.environment import CUDA_VISIBLE_DEVICES, variable
+from art.wire.engine import WorkerStart, checked_options
+
+
+def given_device(start: WorkerStart) -> str | None:
+    """Returns the device that was chosen, or all GPUs that this process was given; None: as the options say.
+
+    vLLM is told them by number, because the ones that it sees are counted anew.
+    """
+    visible = variable(CUDA_VISIBLE_DEVICES)
+    return start.device if start.device is not None or visible is None else f"cuda:{visible}"
+
+
+async def start_engine(start: WorkerStart) -> VllmEngine:
+    """Raises: ConfigurationError, WorkerDiedError (with vLLM's last lines), DeadlineError."""
+    options = checked_options("vllm", VllmOptions, start.options)
+    order = ServerOrder(
+        name="vllm",
+        base_model=start.base_model,
+        options=options,
+        log_path=Path(tempfile.mkdtemp(prefix="art-vllm-log-")) / "vllm.log",
+        device=given_device(start),
+        start_deadline=options.start_deadline,
+    )
+    server = await start_vllm(order)
+    server.engine.keeper = server
+    return server.engine
+
+
+def main() -> int:
+    return run_worker(start_engine)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What a server opens where a database was named: ledger, jobs and the controller's lock in one Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from art.errors import ConfigurationError, require_extra
+from art.process.running_server import url_on_this_machine
+from art.server.postgres.database import PostgresDatabase, parse_address
+from art.server.postgres.gateways import CONTROLLER_VERSION, CREATE_CONTROLLER, ControllerLock
+from art.server.postgres.jobs import PostgresJobStore
+from art.server.postgres.published import Publisher, prepare_published
+from art.server.postgres.samples import PostgresLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from art.server.catalog import Catalog
+    from art.server.checkpoints.registered_models import RegisteredModels
+    from art.server.postgres.published import RunningEngines
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDatabase:
+    """The database of a server that is the controller."""
+
+    database: PostgresDatabase
+    lock: ControllerLock
+
+    async def publish(
+        self,
+        url: str,
+        *,
+        key: str,
+        catalog: Catalog,
+        models: RegisteredModels,
+        engines: Callable[[], RunningEngines],
+    ) -> None:
+        """Tells the gateways where this server is and what it serves, until cancelled.
+
+        Raises: ConfigurationError, DatabaseError.
+        """
+        await prepare_published(self.database)
+        publisher = Publisher(
+            self.database, self.lock, url, key=key, catalog=catalog, models=models, engines=engines
+        )
+        try:
+            await publisher.run()
+        finally:
+            await publisher.close()
+
+    async def open_ledger(self, data_dir: Path) -> PostgresLedger:
+        """Raises: ConfigurationError, DatabaseError."""
+        return await PostgresLedger.open(self.database, data_dir)
+
+    async def open_jobs(self) -> PostgresJobStore:
+        """Raises: ConfigurationError, DatabaseError."""
+        return await PostgresJobStore.open(self.database, epoch=self.lock.epoch)
+
+    def described(self) -> dict[str, Any]:
+        """Returns what `/health` shows the operator."""
+        return {"database": {"address": self.database.address.shown, "epoch": self.lock.epoch}}
+
+    async def close(self) -> None:
+        """Lets the next server have the lock."""
+        await self.lock.release()
+        await self.database.close()
+
+
+def address_for_others(host: str, port: int) -> str:
+    """Returns the URL by which other servers reach this one, which listens on `host`."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    return url_on_this_machine(name, port)
+
+
+@contextlib.asynccontextmanager
+async def open_gateway_database(url: str | None) -> AsyncIterator[PostgresDatabase]:
+    """The database of a gateway, whose tables a controller makes or has made.
+
+    Raises: ConfigurationError, DatabaseError, MissingExtraError.
+    """
+    if url is None:
+        raise ConfigurationError(
+            "role 'gateway' needs the database of its controller: set ART_DATABASE_URL, or `--database`"
+        )
+    require_extra("postgres", "a gateway")
+    database = await PostgresDatabase.open(parse_address(url))
+    try:
+        await database.prepare_tables("controller", CONTROLLER_VERSION, CREATE_CONTROLLER)
+        await prepare_published(database)
+        yield database
+    finally:
+        await database.close()
+
+
+async def open_shared(url: str | None, ended: asyncio.Future[None] | None) -> SharedDatabase | None:
+    """Returns the database once this server is the controller; None where none is named.
+
+    ended: done when the server was asked to end; then the lock may not be held.
+    Raises: DatabaseError, ConfigurationError, MissingExtraError.
+    """
+    if url is None:
+        return None
+    require_extra("postgres", "a database of Postgres")
+    database = await PostgresDatabase.open(parse_address(url))
+
+    def tell_waiting(holder: str) -> None:
+        _log.warning("server %s is the controller: this one waits, and takes over when that ends", holder)
+
+    waiting = asyncio.ensure_future(ControllerLock.acquire(database, on_wait=tell_waiting))
+    try:
+        told: list[asyncio.Future[Any]] = [waiting, *([] if ended is None else [ended])]
+        await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            return SharedDatabase(database, waiting.result())
+    finally:
+        if not waiting.done() or waiting.exception() is not None:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await database.close()
+    return None
