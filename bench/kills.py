@@ -76,8 +76,9 @@ class Victims:
         try:
             at = json.loads((self._folder / "server" / "address.json").read_text())
             headers = {"Authorization": f"Bearer {at['key']}"}
-            reply = httpx.get(f"{at['url']}/health", headers=headers, timeout=5.0, trust_env=False).json()
-        except (OSError, ValueError, KeyError, httpx.HTTPError):
+            health = f"http://{at['host']}:{at['port']}/health"
+            reply = httpx.get(health, headers=headers, timeout=5.0, trust_env=False).json()
+        except (OSError, ValueError, httpx.HTTPError):
             return []
         return list((reply.get("cluster") or {}).get("workers", []))
 
