@@ -31,6 +31,8 @@ BENCHES = (
     "scale",
     "scaling",
     "postgres",
+    "ranks",
+    "gateways",
 )
 ON_REQUEST = ("algorithms", "environments", "examples", "gpu", "ui")
 """Only when named: long runs that write into docs, what needs libraries, CUDA or a browser."""

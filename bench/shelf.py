@@ -88,8 +88,10 @@ async def run_node(host: str, folder: Path) -> None:
     server = await ShelfServer.start(shelf, host, takes_orders=True)
     print(server.address.model_dump_json(), flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
-        await download(json.loads(line), folder)
+        order = json.loads(line)
+        await download(order, folder)
         print("done", flush=True)
+        os.unlink(folder / f"{order['digest']}-{WEIGHTS}")
     await server.stop()
     await shelf.close()
 

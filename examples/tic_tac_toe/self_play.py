@@ -13,21 +13,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import re
+from collections import deque
 from collections.abc import Sequence
 
 from three_in_a_row import (
     EMPTY,
-    PLAYS_BOTH,
     REWARDS,
     Player,
     careless_games,
-    describe_cells,
     draw_board,
-    opening,
+    half_of_cells,
+    named_cell,
+    next_boards,
     outcome,
     perfect_player,
     place,
+    question,
     random_player,
     swapped,
 )
@@ -41,37 +42,39 @@ COOL = 0.3
 """The temperature of the evaluations. In training it is 1, which explores."""
 PATIENCE = 0.05
 """Added to a loss for each of the loser's moves: to hold out longer is better."""
+REMEMBERED = 1000
+"""How many of the newest boards at which a loser moved are kept: games begin there again."""
+EXPLORED = 6
+"""With as many free cells, half of the games of a group begin with a move among half of the cells."""
 
 # %% [markdown]
-# A seat is one side of a game: it reads what may be played, and names a cell.
+# A seat is one side of a game: it reads what may be played, and names a cell. The board says all that counts:
+# each move is a conversation of its own.
 
 
 # %%
 class Seat:
     def __init__(self, model: art.Model, temperature: float = 1.0) -> None:
-        self.model, self.temperature, self.moves = model, temperature, 0
-        self.trajectory = art.Trajectory(
-            messages_and_choices=[{"role": "system", "content": PLAYS_BOTH}], reward=0.0
-        )
+        self.model, self.temperature = model, temperature
+        self.trajectory, self.boards = art.Trajectory(reward=0.0), list[str]()
 
-    async def choose(self, board: str) -> int | None:
-        """The cell that the model names; None for anything but one free cell."""
-        said = self.trajectory.messages_and_choices
-        said.append({"role": "user", "content": describe_cells(board)})
+    async def choose(self, board: str, among: list[str] | None = None) -> int | None:
+        """The cell that the model names, `among` those given; None for anything but one free cell."""
+        said: list = question(board)
+        name, limits = self.model.get_inference_name(), {"guided_choice": among} if among else {}
         completion = await self.model.openai_client().chat.completions.create(
-            model=self.model.get_inference_name(),
-            messages=self.trajectory.messages(),
-            temperature=self.temperature,
-            max_tokens=8,
+            model=name, messages=said, temperature=self.temperature, max_tokens=8, extra_body=limits
         )
         said.append(completion.choices[0])
-        self.moves += 1
-        named = re.findall(r"\d+", completion.choices[0].message.content or "")
-        cell = int(named[0]) - 1 if len(named) == 1 else -1
-        return cell if 0 <= cell < len(board) and board[cell] == "." else None
+        if self.boards:
+            self.trajectory.additional_histories.append(art.History(messages_and_choices=said))
+        else:
+            self.trajectory.messages_and_choices = said
+        self.boards.append(board)
+        return named_cell(completion.choices[0].message.content or "", board)
 
     def end(self, ended: str, board: str) -> None:
-        lost_late = PATIENCE * self.moves if ended == "lost" else 0.0
+        lost_late = PATIENCE * len(self.boards) if ended == "lost" else 0.0
         self.trajectory.reward = REWARDS[ended] + lost_late
         self.trajectory.metrics = {name: ended == name for name in ("won", "draw", "lost", "invalid")}
         self.trajectory.metrics["not_lost"] = ended in ("won", "draw")
@@ -80,29 +83,31 @@ class Seat:
 
 # %% [markdown]
 # A game of the model against itself, from a board on which X is to move. Games from the same board make two
-# groups, one for each seat: a seat is compared with the same seat in the other games.
+# groups, one for each seat: a seat is compared with the same seat in the other games. Half of a step's games
+# begin at boards at which losers of earlier games moved, at most three moves before their end. Near the start
+# of a game, half of the games draw half of the cells for their first move: what is not tried is not learned.
 
 
 # %%
-async def play_itself(model: art.Model, board: str) -> list[Seat]:
-    seats, turn = [Seat(model), Seat(model)], 0
+async def play_itself(model: art.Model, board: str, explores: bool) -> list[Seat]:
+    seats, turn, among = [Seat(model), Seat(model)], 0, half_of_cells(board) if explores else None
     while True:
-        cell = await seats[turn].choose(board)
-        if cell is None:
-            seats[turn].end("invalid", board)
-            seats[1 - turn].end("draw", swapped(board))
-            return seats
-        board = place(board, cell)
-        if ended := outcome(board):
+        cell = await seats[turn].choose(board, among)
+        if cell is not None:
+            board = place(board, cell)
+        if ended := "invalid" if cell is None else outcome(board):
             seats[turn].end(ended, board)
-            seats[1 - turn].end("lost" if ended == "won" else ended, swapped(board))
+            seats[1 - turn].end({"won": "lost", "invalid": "draw"}.get(ended, ended), swapped(board))
             return seats
-        board, turn = swapped(board), 1 - turn
+        board, turn, among = swapped(board), 1 - turn, None
 
 
-async def groups_of_seats(model: art.Model, board: str, size: int) -> list[art.TrajectoryGroup]:
-    games = await asyncio.gather(*(play_itself(model, board) for _ in range(size)))
-    moved = [[game[turn].trajectory for game in games if game[turn].moves] for turn in (0, 1)]
+async def seat_groups(model: art.Model, board: str, size: int, lost: deque[str]) -> list[art.TrajectoryGroup]:
+    odd = [board.count(".") >= EXPLORED and number % 2 == 1 for number in range(size)]
+    games = await asyncio.gather(*(play_itself(model, board, explores) for explores in odd))
+    for seat in (seat for game in games[::2] for seat in game if seat.trajectory.metrics["lost"]):
+        lost.extend(seat.boards[-3:])
+    moved = [[game[turn].trajectory for game in games if game[turn].boards] for turn in (0, 1)]
     return [art.TrajectoryGroup(trajectories) for trajectories in moved if len(trajectories) > 1]
 
 
@@ -116,11 +121,9 @@ async def play_against(model: art.Model, player: Player, number: int) -> art.Tra
     mine = number % 2 == 0
     while True:
         cell = await seat.choose(board) if mine else player(board, dice)
-        if cell is None:
-            seat.end("invalid", board)
-            return seat.trajectory
-        board = place(board, cell)
-        if ended := outcome(board):
+        if cell is not None:
+            board = place(board, cell)
+        if ended := "invalid" if cell is None else outcome(board):
             seat.end(ended if mine or ended == "draw" else "lost", board if mine else swapped(board))
             return seat.trajectory
         board, mine = swapped(board), not mine
@@ -137,15 +140,12 @@ async def evaluate(model: art.Model, stage: str) -> None:
     for game in games:
         game.metadata["stage"] = stage
     await model.log([art.TrajectoryGroup([game]) for game in games], split="val")
-    print(
-        f"{stage}, step {await model.get_step()}: not lost: {shares[0]:.1%} against random moves, "
-        f"{shares[1]:.1%} against perfect ones",
-        flush=True,
-    )
+    told = f"{shares[0]:.1%} against random moves, {shares[1]:.1%} against perfect ones"
+    print(f"{stage}, step {await model.get_step()}: not lost: {told}", flush=True)
 
 
 # %% [markdown]
-# The training: a step of supervised fine-tuning, then self-play. Started again, it goes on at the newest.
+# The training: a supervised step, then self-play. Started again, it goes on at the newest, from openings.
 
 
 # %%
@@ -164,17 +164,17 @@ async def main(options: argparse.Namespace) -> None:
             await evaluate(model, "base")
         if await model.get_step() == 0 and options.demonstrations:
             shown = careless_games(options.demonstrations, random.Random(options.seed))
-            await model.train_sft(shown, art.TrainSFTConfig(learning_rate=1e-3, batch_size=8))
+            await model.train_sft(shown, art.TrainSFTConfig(learning_rate=1e-3, batch_size=32))
             await evaluate(model, "SFT")
+        lost: deque[str] = deque(maxlen=REMEMBERED)
         for step in range(await model.get_step(), options.steps):
-            boards = [opening(random.Random(f"{options.seed}/{step}/{n}")) for n in range(options.groups)]
+            boards = next_boards(options.groups, lost, random.Random(f"{options.seed}/{step}"))
             both = await asyncio.gather(
-                *(groups_of_seats(model, board, options.group_size) for board in boards)
+                *(seat_groups(model, board, options.group_size, lost) for board in boards)
             )
             rate = options.learning_rate * min(1.0, 1.2 - step / options.steps)
-            config = art.TrainConfig(
-                learning_rate=rate, algorithm={"name": "art", "updates": {"minibatches": 4}}
-            )
+            algorithm = {"name": "art", "updates": {"minibatches": 4}}
+            config = art.TrainConfig(learning_rate=rate, algorithm=algorithm)
             await model.train([group for pair in both for group in pair], config=config)
             if (step + 1) % 5 == 0 or step + 1 == options.steps:
                 await evaluate(model, "self-play")
@@ -187,7 +187,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the adapter's first weights and the boards")
     parser.add_argument("--steps", type=int, default=40, help="the first is supervised")
     parser.add_argument("--demonstrations", type=int, default=1200, help="careless games; 0: no fine-tuning")
-    parser.add_argument("--groups", type=int, default=32, help="boards that games of a step begin from")
+    parser.add_argument("--groups", type=int, default=48, help="boards that games of a step begin from")
     parser.add_argument("--group-size", type=int, default=8, help="games from each board")
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--path", default=".art", help="where models and logs are kept")

@@ -6,6 +6,7 @@ A board is nine characters. Each player sees himself as X and the other as O, wh
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -67,6 +68,24 @@ def describe_cells(board: str) -> str:
     return "\n".join(rows)
 
 
+def question(board: str) -> list[dict[str, str]]:
+    """Returns what a player of either seat is told. The board says all that matters of the game."""
+    return [{"role": "system", "content": PLAYS_BOTH}, {"role": "user", "content": describe_cells(board)}]
+
+
+def named_cell(said: str, board: str) -> int | None:
+    """Returns the cell that a reply names; None for anything but one free cell."""
+    named = re.findall(r"\d+", said)
+    cell = int(named[0]) - 1 if len(named) == 1 else -1
+    return cell if cell in free_cells(board) else None
+
+
+def half_of_cells(board: str) -> list[str]:
+    """Draws half of the free cells, as a player names them."""
+    free = free_cells(board)
+    return [str(cell + 1) for cell in random.sample(free, (len(free) + 1) // 2)]
+
+
 def completing_cells(board: str, mark: str) -> list[int]:
     """Returns the free cells that make a line of three of the mark."""
     lines = [line for line in LINES if sorted(board[cell] for cell in line) == sorted([".", mark, mark])]
@@ -104,18 +123,23 @@ def opening(dice: random.Random) -> str:
     return board
 
 
+def next_boards(count: int, lost: Sequence[str], dice: random.Random) -> list[str]:
+    """Returns boards to begin from: half of them openings, and half of them boards that were lost from."""
+    again = sorted(set(lost))
+    half = count // 2
+    return [opening(dice) for _ in range(count - half)] + dice.sample(again, min(half, len(again)))
+
+
 def careless_games(count: int, dice: random.Random) -> list[dict[str, list[dict[str, str]]]]:
-    """Returns games between careless players as conversations, one for each seat."""
+    """Returns the moves of games between careless players, each as a conversation."""
     shown = []
     for _ in range(count):
-        seats = [[{"role": "system", "content": PLAYS_BOTH}] for _ in range(2)]
-        board, turn = EMPTY, 0
+        board = EMPTY
         while outcome(board) is None:
             cell = careless_player(board, dice)
-            seats[turn].append({"role": "user", "content": describe_cells(board)})
-            seats[turn].append({"role": "assistant", "content": str(cell + 1)})
-            board, turn = swapped(place(board, cell)), 1 - turn
-        shown += [{"messages": messages} for messages in seats]
+            said = {"role": "assistant", "content": str(cell + 1)}
+            shown.append({"messages": [*question(board), said]})
+            board = swapped(place(board, cell))
     return shown
 
 

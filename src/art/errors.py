@@ -310,6 +310,10 @@ class WorkerDiedError(WorkerError):
     """A worker process ended by itself or was killed."""
 
 
+class NodeLostError(WorkerDiedError):
+    """A worker was lost with its machine: no fault of its own, and the next one runs elsewhere."""
+
+
 class WorkerUnreachableError(WorkerDiedError):
     """No connection to a worker could be made, so it never got the request."""
 

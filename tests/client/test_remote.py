@@ -326,6 +326,12 @@ async def test_a_worker_that_comes_back_is_waited_for_one_that_does_not_is_repor
         await registered.train(groups())
 
 
+async def test_lost_machines_are_no_reason_to_give_up(registered, double: Double):
+    lost = error(503, "lost its node 10.0.0.7", "node_lost", {"retry-after": "0.01"})
+    double.refusals = [lost for _ in range(5)]
+    assert (await registered.train(groups())).step == 1
+
+
 async def test_heartbeats_keep_a_silent_job_alive(model, server, double: Double):
     backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=1.0))
     await model.register(backend)

@@ -6,7 +6,15 @@ import pytest
 from pydantic import ValidationError
 
 from art.cluster.placer_lines import HostOrder, PlaceOrder, PlacerLine, PlacerOrder
-from art.cluster.plan import NodeRow, WorkerBundle, choose_bundle, nodes_with_room, role_of, why_no_room
+from art.cluster.plan import (
+    NodeRow,
+    WorkerBundle,
+    choose_bundle,
+    nodes_with_room,
+    place_member,
+    role_of,
+    why_no_room,
+)
 from art.cluster.settings import ClusterSettings
 from art.errors import ConfigurationError, WorkerDiedError
 from art.server.settings import EngineSettings, ServerSettings, parse_settings
@@ -77,6 +85,16 @@ def test_a_replica_of_several_gpus_is_one_unit_of_one_node() -> None:
     odd = ClusterSettings.model_validate({"address": "auto", "engine": {"gpus": 2}})
     with pytest.raises(ConfigurationError, match=r"4 GPUs together, but cluster\.engine\.gpus is 2"):
         choose_bundle("engine-a", odd, [GPU_NODE], parallel=4)
+
+
+def test_a_gangs_parts_have_nodes_of_their_own_which_hold_all_their_members() -> None:
+    one = WorkerBundle(cpus=1, gpus=2)
+    first = place_member(one, [CPU_NODE, GPU_NODE], part=0, size=4, placed={})
+    assert nodes_with_room(first, [CPU_NODE, GPU_NODE]) == [GPU_NODE]
+    assert place_member(one, [GPU_NODE], part=0, size=4, placed={0: "b"}).only_on == "b"
+    other = place_member(one, [CPU_NODE, GPU_NODE], part=1, size=4, placed={0: "b"})
+    assert other.only_on is None and nodes_with_room(other, [CPU_NODE, GPU_NODE]) == []
+    assert "b" in place_member(one, [GPU_NODE], part=0, size=5, placed={}).never_on, "10 GPUs, and it has 8"
 
 
 def test_a_drained_node_gets_nothing_and_a_suspected_one_rather_not() -> None:

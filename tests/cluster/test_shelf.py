@@ -184,6 +184,25 @@ async def test_what_was_just_given_out_stays_for_its_reader(tmp_path: Path) -> N
         await shelf.close()
 
 
+async def test_what_is_held_stays_for_as_long_as_the_shelf(tmp_path: Path) -> None:
+    """A base model was used least recently, and its worker may be started again."""
+    async with served_shelf(tmp_path / "a") as a:
+        digests = [await a.shelf.offer(random_adapter(tmp_path / str(n), 1000)) for n in range(3)]
+        shelf = Shelf(tmp_path / "b", 2100, limits=QUICK, keep_s=0.0)
+        await shelf.fetch(digests[0], [a.source], hold=True)
+        for digest in (*digests[1:], digests[0]):
+            await asyncio.sleep(0.02)
+            await shelf.fetch(digest, [a.source])
+        for digest in digests[1:]:
+            await shelf.fetch(digest, [a.source])
+            assert digests[0] in {one.digest for one in shelf.list_copies()}
+        await shelf.close()
+        other = Shelf(tmp_path / "b", 1500, limits=QUICK, keep_s=0.0)
+        await other.fetch(digests[1], [a.source])
+        assert [one.digest for one in other.list_copies()] == [digests[1]]
+        await other.close()
+
+
 async def test_a_folder_larger_than_the_shelf_is_refused(tmp_path: Path) -> None:
     async with served_shelf(tmp_path / "a") as a:
         digest = await a.shelf.offer(random_adapter(tmp_path / "adapter", 5000))

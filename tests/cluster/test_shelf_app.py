@@ -176,9 +176,9 @@ async def test_an_order_that_takes_long_shows_signs_of_life(
         digest = await a.shelf.offer(folder)
         fetch = b.shelf.fetch
 
-        async def slow_fetch(digest: str, sources: list[Source]) -> Path:
+        async def slow_fetch(digest: str, sources: list[Source], *, hold: bool) -> Path:
             await asyncio.sleep(0.5)
-            return await fetch(digest, sources)
+            return await fetch(digest, sources, hold=hold)
 
         b.shelf.fetch = slow_fetch  # type: ignore[assignment,method-assign]
         assert read_folder(await b.view.fetch(digest, [a.source])) == read_folder(folder)

@@ -32,6 +32,7 @@ class ServerProcess:
         replicas: int = 1,
         cluster: dict[str, Any] | None = None,
         engine: dict[str, Any] | None = None,
+        trainer: dict[str, Any] | None = None,
         **control: float | str,
     ) -> None:
         self.data_dir = data_dir
@@ -40,7 +41,7 @@ class ServerProcess:
             "key": KEY,
             "data_dir": str(data_dir),
             "engine": engine or {"options": {"threads": 1}, "replicas": replicas},
-            "trainer": {"options": {"threads": 1}},
+            "trainer": {"options": {"threads": 1}, **(trainer or {})},
             "control": {"health_interval": 0.2, "restart_wait": 0.05, "heartbeat": 0.2, **control},
         }
         if cluster is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from bench.sleeping_worker import SleepingEngine
 
 from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import ARTError
-from art.process.worker import RunningWorker, Worker, WorkerSpec
+from art.process.worker import RunningWorker, Worker, WorkerSpec, module_command
 from waiting import turns, until
 
 
@@ -31,6 +33,31 @@ async def test_a_place_takes_one_request_at_a_time_and_a_cancelled_one_leaves_it
     await until(lambda: len(ended) == 2)
     await turns()
     assert engine.health().running == 0 and len(ended) == 2 and engine.health().steps == 2
+
+
+@pytest.mark.slow
+async def test_a_connection_idle_for_longer_than_clients_keep_one_is_still_there(
+    tmp_path: Path,
+) -> None:
+    config = {"base_model": "none", "bits": 16, "options": {}, "device": None}
+    command, log = module_command("bench.sleeping_worker"), tmp_path / "log"
+    worker = await Worker.start(WorkerSpec(name="idle", command=command, config=config, log_path=log))
+
+    def ask_twice() -> list[int]:
+        connection = http.client.HTTPConnection(worker.url.removeprefix("http://"), timeout=60)
+        statuses = []
+        for seconds in (6.0, 0.0):
+            connection.request("GET", "/health", headers={"Authorization": f"Bearer {worker.key}"})
+            reply = connection.getresponse()
+            reply.read()
+            statuses.append(reply.status)
+            time.sleep(seconds)
+        return statuses
+
+    try:
+        assert await asyncio.to_thread(ask_twice) == [200, 200]
+    finally:
+        await worker.stop()
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def ours(rows: list[GroupRow], algorithm: Algorithm) -> torch.Tensor:
     (rows_E,) = minibatches(batch.entries, algorithm.updates)
     record = TokenRecord(batch.entries.logprob_E, step.columns.sampled_E, [rows_E], whole=False)
     tally = Tally(1, lambda *_: None, record)
-    for micro in step.begin_update(rows_E, tally, 64).micro_batches:
+    for _, micro in step.begin_update(rows_E, tally, 64).micro_batches:
         step.loss(micro, tally).backward()
     return flat(made)
 

@@ -11,6 +11,8 @@ from art.training.distributions import Distributions
 from art.training.first_pass import score_entries
 from art.training.minibatches import make_columns
 from art.training.policy import Policy
+from art.training.ranks.deal import Dealer
+from art.training.ranks.group import RankGroup
 from art.training.weights import Weights
 from art.wire.training import PLAIN_SAMPLING, LoraSpec
 
@@ -29,7 +31,7 @@ def first_pass(tiny: Policy) -> torch.Tensor:
     columns = make_columns(batch.entries, dtype=tiny.dtype, device=tiny.device)
     drawn = Distributions(specs=[PLAIN_SAMPLING], sampling_E=batch.entries.sampling_E)
     packing = tiny.pack(batch.tree, batch.entries, 60)
-    return score_entries(tiny, packing, drawn, columns).logprobs_E
+    return score_entries(tiny, Dealer().deal(packing), drawn, columns, ranks=RankGroup()).logprobs_E
 
 
 def trained_pass(tiny: Policy) -> torch.Tensor:

@@ -13,7 +13,8 @@ from tiny_policies import MODEL, games, policy, qwen3, randomize
 from art.batch.algorithms import resolve
 from art.errors import TrainingError
 from art.training.device_memory import HalfBudgetRetry
-from art.training.packing.runs import MicroBatch, Packing
+from art.training.packing.runs import MicroBatch
+from art.training.ranks.deal import Share
 from art.training.step import _Step
 from art.training.tally import Tally
 from art.training.trainer import Trainer
@@ -120,7 +121,7 @@ def test_a_backward_pass_without_memory_holds_nothing_while_it_is_tried_again(
     alive: list[bool] = []
     begin, loss = _Step.begin_update, _Step.loss
 
-    def begun(step: _Step, rows_E: np.ndarray, tally: Tally, budget: int) -> Packing:
+    def begun(step: _Step, rows_E: np.ndarray, tally: Tally, budget: int) -> Share:
         alive.extend(one() is not None for one in losses)
         return begin(step, rows_E, tally, budget)
 

@@ -103,12 +103,13 @@ def games(
     *,
     untrained: float = 0.0,
     stale: int | None = None,
+    at_least: float | None = None,
     algorithm: Algorithm = BY_TOKEN,
 ) -> Batch:
     """Groups of ragged rollouts of several turns behind a shared prompt, as agents make them.
 
     untrained: the share of turns that are not trained. stale: the rollout of each group whose reward only
-    counts. algorithm: its weights of tokens; 1 unless given.
+    counts. at_least: the smallest reward. algorithm: its weights of tokens; 1 unless given.
     """
     rng, chance = np.random.default_rng(seed), np.random.default_rng(seed + 1)
 
@@ -136,7 +137,7 @@ def games(
             rollouts.append(
                 RolloutRow(
                     rollout=f"{group}.{number}",
-                    reward=float(rng.normal()),
+                    reward=max(float(rng.normal()), -np.inf if at_least is None else at_least),
                     samples=samples,
                     stale=number == stale,
                 )

@@ -50,7 +50,11 @@ _OPTIONAL = {
 
 def encode_batch(batch: Batch, request: TrainRequest) -> bytes:
     """The body of `POST /train`."""
-    tree, entries = batch.tree, batch.entries
+    return encode_arrays(batch.tree, batch.entries, request)
+
+
+def encode_arrays(tree: TokenTree, entries: LossEntries, request: TrainRequest) -> bytes:
+    """Writes what `decode_batch` reads."""
     arrays = {
         "tokens_T": tree.tokens_T,
         "parent_T": tree.parent_T,

@@ -213,6 +213,15 @@ BaseModels = Annotated[
     list[str] | None,
     typer.Option(help="Serve this base model under its own name at once. May be repeated."),
 ]
+TrainerRanks = Annotated[
+    int, typer.Option(min=1, help="The number of processes that train together, a GPU each.")
+]
+TrainerNodes = Annotated[
+    int, typer.Option(min=1, help="The number of machines for them. More than one needs a cluster.")
+]
+TrainerSharding = Annotated[
+    str, typer.Option(help="fsdp: each rank keeps a part of the base model. none: all of it.")
+]
 KeepSamplesSteps = Annotated[
     int | None,
     typer.Option(
@@ -227,6 +236,12 @@ TrainedModels = Annotated[
 ]
 
 
+EngineName = Annotated[
+    str, typer.Option(help="The engine: builtin or vllm (run `art runtime install` first).")
+]
+Replicas = Annotated[
+    int, typer.Option(min=1, help="The number of engine processes per base model, behind one address.")
+]
 ClusterAddress = Annotated[
     str | None,
     typer.Option(
@@ -267,19 +282,17 @@ def serve(
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 8000,
     data_dir: DataDir = Path(".art"),
-    engine: Annotated[
-        str, typer.Option(help="The engine: builtin or vllm (run `art runtime install` first).")
-    ] = "builtin",
+    engine: EngineName = "builtin",
     engine_option: Annotated[
         list[str] | None,
         typer.Option(
             help="An option of the engine, NAME=VALUE, with VALUE as JSON or text. May be repeated."
         ),
     ] = None,
-    replicas: Annotated[
-        int,
-        typer.Option(min=1, help="The number of engine processes per base model, behind one address."),
-    ] = 1,
+    replicas: Replicas = 1,
+    trainer_ranks: TrainerRanks = 1,
+    trainer_nodes: TrainerNodes = 1,
+    trainer_sharding: TrainerSharding = "none",
     base_model: BaseModels = None,
     model: TrainedModels = None,
     new_ledger: Annotated[
@@ -312,6 +325,7 @@ def serve(
             engine=engine,
             engine_options=engine_option or [],
             replicas=replicas,
+            trainer={"ranks": trainer_ranks, "nodes": trainer_nodes, "sharding": trainer_sharding},
             new_ledger=new_ledger,
             keep_samples_steps=keep_samples_steps,
             allow_origins=allow_origin or [],

@@ -27,6 +27,7 @@ def serve_forever(
     engine: str = "builtin",
     engine_options: Sequence[str] = (),
     replicas: int = 1,
+    trainer: Mapping[str, Any] | None = None,
     allow_origins: Sequence[str] = (),
     cluster: Mapping[str, Any] | None = None,
     database: str | None = None,
@@ -35,13 +36,14 @@ def serve_forever(
 ) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 0 after a clean stop, 1 when it could not start.
 
-    engine_options: `NAME=VALUE` words. cluster: of `ClusterSettings`. control: of `ControlSettings`.
+    engine_options: `NAME=VALUE` words. trainer, cluster, control: of `TrainerSettings`, `ClusterSettings` and
+    `ControlSettings`.
     """
     from pydantic import ValidationError
 
     from art.cluster.settings import ClusterSettings
     from art.server.process import run
-    from art.server.settings import ControlSettings, ServerSettings, key_source
+    from art.server.settings import ControlSettings, ServerSettings, TrainerSettings, key_source
     from art.wire.records import flaws_without_values
 
     _log_to_stderr()
@@ -54,14 +56,12 @@ def serve_forever(
             database=_without_password(database),
             role=role,
             engine=_engine_settings(engine, engine_options, replicas),
+            trainer=TrainerSettings(**(trainer or {})),
             control=ControlSettings(serve_registered=True, **control),
             cluster=None if cluster is None else ClusterSettings.model_validate(cluster),
         )
-    except ValidationError as error:
-        typer.echo(flaws_without_values(error), err=True)
-        return 2
-    except ARTError as error:
-        typer.echo(str(error), err=True)
+    except (ValidationError, ARTError) as error:
+        typer.echo(flaws_without_values(error) if isinstance(error, ValidationError) else error, err=True)
         return 2
 
     def show_address(ready: RunningServer) -> None:

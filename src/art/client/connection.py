@@ -18,7 +18,7 @@ import httpx
 from pydantic import BaseModel
 
 from art import errors
-from art.errors import BackendClosedError, OverloadedError, ServerUnreachableError, WorkerError
+from art.errors import BackendClosedError, NodeLostError, OverloadedError, ServerUnreachableError, WorkerError
 from art.process.interrupt import ShortCancellation
 from art.wire.models import ErrorBody
 from art.wire.records import read_reply
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # Codes of errors that are not about the request, and their classes here.
 _BY_CODE: dict[str, type[errors.ARTError]] = {
+    "node_lost": errors.NodeLostError,
     "worker_died": errors.WorkerDiedError,
     "worker_stalled": errors.WorkerStalledError,
     "worker_failed": errors.WorkerError,
@@ -262,7 +263,8 @@ class ServerConnection:
                 if response.status_code < 400:
                     return read_reply(reply, response.content)
                 failure = response_error(response, f"{method} {path}")
-                failed_workers += isinstance(failure, WorkerError)
+                # A lost machine says nothing of what was asked for.
+                failed_workers += isinstance(failure, WorkerError) and not isinstance(failure, NodeLostError)
                 again = (
                     isinstance(failure, OverloadedError | WorkerError) and failed_workers < WORKER_FAILURES
                 )

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from art.cluster.host_messages import HostNews, Reached, ReachOrder, Started, StartOrder
 from art.cluster.placer_lines import HostAddress
-from art.errors import WorkerDiedError, WorkerStalledError
+from art.errors import NodeLostError, WorkerDiedError, WorkerStalledError
 from art.process.resources import no_tls
 from art.wire.engine import EngineErrorBody, to_error
 from art.wire.records import Strict
@@ -66,7 +66,7 @@ class HostClient:
     async def life(self, silence: float) -> AsyncIterator[HostNews]:
         """Yields its news, until the connection ends.
 
-        Raises WorkerDiedError (the connection was refused or broke), WorkerStalledError (no sign for
+        Raises NodeLostError (the connection was refused or broke), WorkerStalledError (no sign for
         `silence` seconds).
         """
         timeout = httpx.Timeout(silence, connect=min(silence, _CONNECT_S))
@@ -105,5 +105,5 @@ class HostClient:
                 "a host does"
             ) from error
 
-    def _lost_error(self, error: Exception) -> WorkerDiedError:
-        return WorkerDiedError(f"lost its node {self.address.node} ({type(error).__name__})")
+    def _lost_error(self, error: Exception) -> NodeLostError:
+        return NodeLostError(f"lost its node {self.address.node} ({type(error).__name__})")

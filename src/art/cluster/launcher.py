@@ -9,6 +9,7 @@ Restarts are the supervisors' alone. Ray restarts nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -22,7 +23,7 @@ from art.cluster.host import DISTRIBUTION
 from art.cluster.host_client import HostClient
 from art.cluster.placer_lines import HostAddress, HostOrder, PlaceOrder
 from art.cluster.placer_link import PlacerLink
-from art.cluster.plan import NodeRow, WorkerBundle, choose_bundle, why_no_room
+from art.cluster.plan import NodeRow, WorkerBundle, choose_bundle, place_member, why_no_room
 from art.cluster.remote_worker import RemoteWorker
 from art.cluster.settings import ClusterSettings
 from art.cluster.shelf import Shelf
@@ -30,7 +31,7 @@ from art.cluster.shelf_app import NodeShelf, ShelfServer
 from art.cluster.shelf_disk import FanOut, ShelfDisk
 from art.errors import ConfigurationError, DeadlineError, NotFoundError
 from art.process.files import write_first
-from art.process.worker import WorkerSpec
+from art.process.worker import GangPlace, WorkerSpec
 
 _log = logging.getLogger(__name__)
 _RELEASE_S = 10.0
@@ -38,6 +39,14 @@ _SWEEP_S = 60.0
 _SUSPECT_S = 60.0
 """A node whose connections broke is avoided for so long, unless there is no other."""
 _GB = 10**9
+
+
+class _GangNodes:
+    """The nodes of one gang, by its parts."""
+
+    def __init__(self) -> None:
+        self.of_parts: dict[int, str] = {}
+        self.placing = asyncio.Lock()
 
 
 class ClusterLauncher:
@@ -51,6 +60,7 @@ class ClusterLauncher:
         self._workers: dict[str, RemoteWorker] = {}
         self._names: set[str] = set()
         self._suspected: dict[str, float] = {}
+        self._gangs: dict[str, _GangNodes] = {}
         self._link: PlacerLink
         self._shelf: Shelf
         self._shelf_server: ShelfServer
@@ -67,15 +77,16 @@ class ClusterLauncher:
         launcher = cls(settings, await asyncio.to_thread(_server_id, folder))
         link = await PlacerLink.start(settings, logs / "placer.log", launcher._on_nodes)
         launcher._link = link
-        try:
+        async with contextlib.AsyncExitStack() as opened:
+            opened.push_async_callback(link.close)
             launcher._shelf = Shelf(folder / "shelf", int(settings.shelf_gb * _GB))
+            opened.push_async_callback(launcher._shelf.close)
             host = settings.host or link.ready.node
             launcher._shelf_server = await ShelfServer.start(launcher._shelf, host, takes_orders=False)
+            opened.push_async_callback(launcher._shelf_server.stop)
             launcher._fan_out = FanOut(launcher._shelf_server.address.source)
             left = await link.sweep(launcher._actor(""), _SWEEP_S)
-        except BaseException:
-            await link.close()
-            raise
+            opened.pop_all()  # `close` does the same, when all has succeeded
         launcher._record = ClusterRecord(folder, launcher.health)
         if left:
             _log.warning("workers of an earlier server were ended: %s", ", ".join(left))
@@ -130,7 +141,10 @@ class ClusterLauncher:
         name = self._free_name(spec.name)
         self._names.add(name)
         try:
-            host = await self.place(name, bundle)
+            if spec.gang is None:
+                host = await self.place(name, bundle)
+            else:
+                host = await self._place_member(name, bundle, spec.gang)
         except BaseException:
             self._names.discard(name)
             raise
@@ -152,6 +166,21 @@ class ClusterLauncher:
         self._workers[name] = worker
         await worker.begin(self.settings.lease)
         return worker
+
+    async def _place_member(self, name: str, bundle: WorkerBundle, gang: GangPlace) -> HostClient:
+        """A host for a member of a gang, one after the other: where the first of a part is, the others go.
+
+        Raises what `place` raises.
+        """
+        if gang.rank == 0:  # it starts first, and with it a new gang
+            self._gangs[gang.name] = _GangNodes()
+        nodes = self._gangs[gang.name]
+        async with nodes.placing:
+            size = gang.ranks // gang.nodes
+            member = place_member(bundle, self._link.nodes, part=gang.node, size=size, placed=nodes.of_parts)
+            host = await self.place(name, member)
+            nodes.of_parts[gang.node] = host.address.node_id
+        return host
 
     async def place(self, name: str, bundle: WorkerBundle) -> HostClient:
         """A host of that name on a node that has room. Whoever has it renews its lease, and closes it.

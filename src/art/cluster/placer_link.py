@@ -44,13 +44,16 @@ OnNodes = Callable[[Sequence[NodeRow]], None]
 class PlacerLink:
     """One placer at a time. Make one with `await PlacerLink.start(...)`, and close it."""
 
-    def __init__(self, settings: ClusterSettings, log_path: Path, on_nodes: OnNodes) -> None:
+    def __init__(
+        self, settings: ClusterSettings, log_path: Path, on_nodes: OnNodes, command: Sequence[str]
+    ) -> None:
         self.nodes: list[NodeRow] = []
         self.restarts = 0
         self.ready = PlacerReady(ready=False)
         self._settings = settings
         self._log = WorkerLog(log_path)
         self._on_nodes = on_nodes
+        self._command = command
         self._process: asyncio.subprocess.Process | None = None
         self._numbers = itertools.count(1)
         self._open: dict[int, tuple[PlacerOrder, asyncio.Future[PlacerLine]]] = {}
@@ -59,13 +62,19 @@ class PlacerLink:
         self._failure = ""
 
     @classmethod
-    async def start(cls, settings: ClusterSettings, log_path: Path, on_nodes: OnNodes) -> PlacerLink:
+    async def start(
+        cls,
+        settings: ClusterSettings,
+        log_path: Path,
+        on_nodes: OnNodes,
+        command: Sequence[str] | None = None,
+    ) -> PlacerLink:
         """Start a placer, and wait until it has seen the nodes.
 
-        Raises ConfigurationError (the cluster may not be used), WorkerDiedError (nobody answers),
-        DeadlineError.
+        command: of a process that keeps to the lines of a placer; None: the one that speaks to Ray. Raises
+        ConfigurationError (the cluster may not be used), WorkerDiedError (nobody answers), DeadlineError.
         """
-        link = cls(settings, log_path, on_nodes)
+        link = cls(settings, log_path, on_nodes, command or module_command(PLACER_MODULE))
         try:
             await link._launch()
         except BaseException:
@@ -137,7 +146,7 @@ class PlacerLink:
 
     async def _launch(self) -> None:
         process = await asyncio.create_subprocess_exec(
-            *module_command(PLACER_MODULE),
+            *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

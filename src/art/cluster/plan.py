@@ -96,6 +96,26 @@ def choose_bundle(
     )
 
 
+def place_member(
+    bundle: WorkerBundle, nodes: Sequence[NodeRow], *, part: int, size: int, placed: Mapping[int, str]
+) -> WorkerBundle:
+    """Returns what a member of a gang needs: the node of its own part, and no other part's.
+
+    part: which of the gang's nodes it is for, which holds `size` members. placed: parts that have a node.
+    """
+    if part in placed:
+        return bundle.model_copy(update={"only_on": placed[part]})
+    whole = {name: amount * size for name, amount in bundle.needs.items()}
+    small = [
+        node.id
+        for node in nodes
+        if any(node.totals.get(name, 0.0) < amount for name, amount in whole.items())
+    ]
+    return bundle.model_copy(
+        update={"never_on": sorted({*bundle.never_on, *placed.values(), *small}), "spread": False}
+    )
+
+
 def nodes_with_room(bundle: WorkerBundle, nodes: Sequence[NodeRow]) -> list[NodeRow]:
     """Returns the nodes that could hold the bundle if they held nothing else."""
     return [node for node in nodes if node.alive and node.id not in bundle.never_on and _holds(node, bundle)]

@@ -23,6 +23,7 @@ from art.errors import (
     ARTError,
     ConfigurationError,
     DeadlineError,
+    NodeLostError,
     WorkerDiedError,
     WorkerError,
     WorkerStalledError,
@@ -108,7 +109,8 @@ class RemoteWorker:
         if not self._ended.done():
             return WorkerDiedError(f"{self.label} was ended")
         how, log = self._ended.result(), self.spec.log_path
-        return WorkerDiedError(f"{self.label} {how}; log: {log}\n{self.tail()}".rstrip())
+        kind = NodeLostError if self.lost_node else WorkerDiedError
+        return kind(f"{self.label} {how}; log: {log}\n{self.tail()}".rstrip())
 
     async def probe(self) -> Mapping[str, Any]:
         """Returns the newest data of its health route, which its host asks for.
@@ -223,7 +225,7 @@ class RemoteWorker:
         """Takes the news; a stream that breaks is taken up again, while somebody answers."""
         failures = 0
         while not self._ended.done():
-            error: ARTError = WorkerDiedError(f"lost its node {self.node}: it ended the connection")
+            error: ARTError = NodeLostError(f"lost its node {self.node}: it ended the connection")
             try:
                 async for news in self._host.life(self._silence):
                     failures = 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -123,7 +124,7 @@ class Shelf:
         """
         if folder not in self._adopted:
             digest = await run_to_end(self.copies.adopt, folder)
-            await self._keep(digest)
+            await self._keep(digest, self._keep_s)
             self._adopted[folder] = digest
             if len(self._adopted) > _MOST_OFFERS:
                 self._adopted.pop(next(iter(self._adopted)))
@@ -159,10 +160,11 @@ class Shelf:
 
     # -- what it gets --
 
-    async def fetch(self, digest: str, sources: Sequence[Source]) -> Path:
+    async def fetch(self, digest: str, sources: Sequence[Source], *, hold: bool = False) -> Path:
         """Returns the folder of a verified copy, which is fetched if it is not here.
 
-        Raises StorageError that names each source and its failure, DiskError, DeadlineError.
+        hold: it stays until this shelf is closed, as a base model does for its worker. Raises StorageError
+        that names each source and its failure, DiskError, DeadlineError.
         """
         check_digest(digest)
         while True:
@@ -172,7 +174,10 @@ class Shelf:
                 flight = self._flights[digest] = asyncio.create_task(self._fetch(digest, sources))
                 flight.add_done_callback(lambda done: self._land(digest, done))
             try:
-                return await asyncio.shield(flight)
+                path = await asyncio.shield(flight)
+                if hold:
+                    await self._keep(digest, math.inf)
+                return path
             except StorageError:
                 if own:  # else these sources were not asked
                     raise
@@ -186,7 +191,7 @@ class Shelf:
     async def _fetch(self, digest: str, sources: Sequence[Source]) -> Path:
         try:
             async with asyncio.timeout(self._limits.total):
-                await self._keep(digest)  # first, so that nobody evicts what is found
+                await self._keep(digest, self._keep_s)  # first, so that nobody evicts what is found
                 if await asyncio.to_thread(self.copies.verified, digest) is None:
                     async with self._only_fetch(digest):
                         if await run_to_end(self.copies.verified, digest) is None:
@@ -270,16 +275,20 @@ class Shelf:
         finally:
             os.close(held)
 
-    async def _keep(self, digest: str) -> None:
+    async def _keep(self, digest: str, seconds: float) -> None:
         """Keeps a copy for as long as whoever was given it takes to load it."""
         self._let_go()
-        held, _ = self._pins.pop(digest, (None, 0.0))
-        if held is None:
+        until = time.monotonic() + seconds
+        if digest not in self._pins:
             held = await _lock_when_free(self.copies.try_pin, digest)
-        if digest in self._pins:  # two at once
-            os.close(self._pins.pop(digest)[0])
-        self._pins[digest] = (held, time.monotonic() + self._keep_s)
-        asyncio.get_running_loop().call_later(self._keep_s + _LOCK_PAUSE_S, self._let_go)
+            if digest in self._pins:  # two at once
+                os.close(held)
+            else:
+                self._pins[digest] = (held, until)
+        held, before = self._pins[digest]
+        self._pins[digest] = (held, max(before, until))
+        if seconds < math.inf:
+            asyncio.get_running_loop().call_later(seconds + _LOCK_PAUSE_S, self._let_go)
 
     def _let_go(self) -> None:
         for digest, (held, until) in list(self._pins.items()):

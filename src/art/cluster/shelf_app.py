@@ -60,6 +60,8 @@ class FetchOrder(Strict):
 
     digest: str
     sources: list[Source]
+    hold: bool = False
+    """The copy stays for as long as the shelf, and is not evicted when it is the one used least recently."""
 
 
 class FetchedCopy(Strict):
@@ -118,7 +120,7 @@ def make_shelf_app(shelf: Shelf, read_key: str, order_key: str | None) -> Starle
         order = FetchOrder.model_validate_json(await _read_body(request))
 
         async def work() -> FetchedCopy:
-            return FetchedCopy(path=str(await shelf.fetch(order.digest, order.sources)))
+            return FetchedCopy(path=str(await shelf.fetch(order.digest, order.sources, hold=order.hold)))
 
         return StreamingResponse(_answer(work), media_type="application/json")
 
@@ -322,9 +324,10 @@ class NodeShelf:
         """Closes the connections."""
         await self._http.aclose()
 
-    async def fetch(self, digest: str, sources: list[Source]) -> Path:
+    async def fetch(self, digest: str, sources: list[Source], *, hold: bool = False) -> Path:
         """The path on the node of its copy. Raises what `Shelf.fetch` raises there, WorkerError."""
-        reply = await self._order("/fetch", FetchOrder(digest=digest, sources=sources), FetchedCopy)
+        order = FetchOrder(digest=digest, sources=sources, hold=hold)
+        reply = await self._order("/fetch", order, FetchedCopy)
         return Path(reply.path)
 
     async def adopt(self, path: Path) -> str:

@@ -130,17 +130,17 @@ class ShelfDisk:
 
     async def fetch_base_model(self, folder: Path) -> Path:
         """Returns where the node has its copy of a base model's folder, whose files may be links, as those of
-        the hub's cache are.
+        the hub's cache are. It stays there for as long as the node's shelf.
 
         Raises what `fetch` raises.
         """
-        return await self._fetch(await self._shelf.offer(folder, follow_links=True))
+        return await self._fetch(await self._shelf.offer(folder, follow_links=True), hold=True)
 
-    async def _fetch(self, digest: str) -> Path:
+    async def _fetch(self, digest: str, *, hold: bool = False) -> Path:
         source = self._node.address.source
         async with self._fan_out.choose_sources(digest, source) as sources:
             try:
-                return await self._node.fetch(digest, sources)
+                return await self._node.fetch(digest, sources, hold=hold)
             except WorkerError:
                 self._fan_out.forget(source)
                 raise

@@ -210,6 +210,9 @@ def _allowed(connection: HTTPConnection, key: str) -> bool:
     return secrets.compare_digest(sent.encode(), f"Bearer {key}".encode())
 
 
+_IDLE_SECONDS = 60
+"""An idle connection is kept for longer than a client keeps it (5 s). Else a health check of a busy server
+may meet one that is just being closed, and a live worker counts as broken."""
 GRACE_SECONDS = 5.0
 """After the parent is gone, this long to stop in order."""
 StartEngine = Callable[[WorkerStart], Awaitable[ServedEngine[Any]]]
@@ -248,6 +251,7 @@ async def _serve(start: WorkerStart, start_engine: StartEngine) -> int:
         ws_per_message_deflate=False,
         ws_max_size=1 << 28,
         timeout_graceful_shutdown=1,
+        timeout_keep_alive=_IDLE_SECONDS,
     )
     server = uvicorn.Server(config)
     threading.Thread(target=_stop_with_parent, args=(server,), daemon=True).start()

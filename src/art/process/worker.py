@@ -37,6 +37,31 @@ _DUMP_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
+class GangPlace:
+    """One process's place in a gang, for whoever chooses its machine: ranks of a node follow each other."""
+
+    name: str
+    """Of the gang, such as `trainer-nano-games`."""
+    rank: int
+    ranks: int
+    nodes: int = 1
+
+    @property
+    def node(self) -> int:
+        """Returns which of the gang's nodes it is for, from 0.
+
+        >>> [GangPlace(name="trainer-x", rank=rank, ranks=4, nodes=2).node for rank in range(4)]
+        [0, 0, 1, 1]
+        """
+        return self.rank * self.nodes // self.ranks
+
+    @property
+    def local_rank(self) -> int:
+        """Returns its number among the ranks of its node."""
+        return self.rank - self.node * (self.ranks // self.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
     """The program to start and its deadlines. All times in seconds."""
 
@@ -54,6 +79,8 @@ class WorkerSpec:
     health_deadline: float = 60.0
     """A worker whose health route has not answered for so long has stalled."""
     stop_deadline: float = 10.0
+    gang: GangPlace | None = None
+    """Of a worker that is one of several which work as one."""
 
 
 def module_command(module: str) -> list[str]:

@@ -22,12 +22,14 @@ from art.errors import (
     ConfigurationError,
     DeadlineError,
     DiskError,
+    NodeLostError,
     OverloadedError,
     RequestError,
     ServerError,
     WorkerDiedError,
     WorkerError,
     WorkerStalledError,
+    WorkerUnreachableError,
 )
 from art.server.tenancy import Tenant, redact_for_tenant
 
@@ -415,7 +417,9 @@ def _shortened(message: str) -> str:
 
 
 _CODES: dict[type[ARTError], str] = {
+    NodeLostError: "node_lost",
     WorkerDiedError: "worker_died",
+    WorkerUnreachableError: "worker_died",
     WorkerStalledError: "worker_stalled",
     WorkerError: "worker_failed",
     DeadlineError: "deadline_exceeded",

@@ -50,6 +50,7 @@ from art.server.promotion.promote import always_commits
 from art.server.routes.control_routes import control_routes
 from art.server.settings import ServerSettings, resolve_database, resolve_key, resolve_teacher
 from art.server.tenants import TENANTS_FILE, KeyCheck, TenantKeys
+from art.server.workers.gang import TrainerRanks
 from art.server.workers.supervisor import WorkerOptions
 
 
@@ -306,6 +307,11 @@ async def _rooms(
                 trainer_options=settings.trainer.options,
                 launch=launch,
                 in_cluster=cluster is not None,
+                ranks=TrainerRanks(
+                    ranks=settings.trainer.ranks,
+                    nodes=settings.trainer.nodes,
+                    sharding=settings.trainer.sharding,
+                ),
             ),
             cluster=cluster,
             settings=settings.control,

@@ -14,13 +14,14 @@ import secrets
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from art.cluster.settings import ClusterSettings
 from art.errors import ConfigurationError
 from art.process.files import disk_error, write_first
 from art.wire.engine import Transfer
 from art.wire.records import Strict, flaws_without_values
+from art.wire.training import Sharding
 
 
 class ControlSettings(Strict):
@@ -135,10 +136,40 @@ class EngineSettings(Strict):
 
 
 class TrainerSettings(Strict):
-    """The settings of trainer workers."""
+    """The settings of trainer workers.
+
+    >>> TrainerSettings(ranks=8, nodes=2, sharding="fsdp").nodes
+    2
+    """
 
     options: dict[str, Any] = Field(default_factory=dict)
     """Handed to the trainer's worker, which refuses what it does not know."""
+    ranks: int = Field(default=1, ge=1, le=1024)
+    """Processes that train together, each with a GPU of its own where there are GPUs."""
+    nodes: int = Field(default=1, ge=1, le=1024)
+    """Machines that they are spread over evenly; more than one needs a cluster."""
+    sharding: Sharding = "none"
+    """fsdp: each rank keeps a part of the base model, for one that does not fit a GPU."""
+
+    @model_validator(mode="after")
+    def _ranks_fit(self) -> TrainerSettings:
+        if self.ranks % self.nodes:
+            raise ValueError(
+                f"trainer.ranks {self.ranks} cannot be spread evenly over trainer.nodes {self.nodes}: give a "
+                "multiple of nodes"
+            )
+        device = str(self.options.get("device", ""))
+        if self.ranks > 1 and device.startswith("cuda:"):
+            raise ValueError(
+                f"trainer.options.device {device!r} is one GPU for trainer.ranks {self.ranks}: give 'cuda', "
+                "and each rank takes its own"
+            )
+        if self.sharding != "none" and self.ranks == 1:
+            raise ValueError(
+                f"trainer.sharding {self.sharding!r} divides the base model among ranks, and trainer.ranks "
+                "is 1: give at least 2, or leave sharding out"
+            )
+        return self
 
 
 class LimitSettings(Strict):

@@ -6,7 +6,7 @@ Letters: P = predictors of a micro-batch, E = loss entries, D = hidden size.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -29,6 +29,10 @@ class Critic:
             "bias": torch.nn.Parameter(torch.zeros((), dtype=exact, device=device)),
         }
         self._optimizer = torch.optim.AdamW(list(self._parameters.values()), weight_decay=0.0)
+
+    def parameters(self) -> Iterable[torch.nn.Parameter]:
+        """Returns what is trained."""
+        return self._parameters.values()
 
     def values(self, hidden_PD: torch.Tensor, trunk: float) -> torch.Tensor:
         """Expected reward of what follows each hidden state, [P]. `trunk` scales the gradient that flows into

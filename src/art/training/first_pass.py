@@ -20,8 +20,11 @@ from art.training.critic import Critic
 from art.training.distributions import Distributions
 from art.training.lora import lora_of
 from art.training.minibatches import EntryColumns
-from art.training.packing.runs import Packing
+from art.training.optimizer import DropoutDraws
 from art.training.policy import Policy
+from art.training.ranks.deal import Share
+from art.training.ranks.group import RankGroup
+from art.training.ranks.sums import sum_columns
 from art.training.weights import Weights
 from art.wire.models import STATE_FILE
 from art.wire.training import LoraSpec
@@ -78,24 +81,33 @@ class FirstScores:
 @torch.no_grad()
 def score_entries(
     policy: Policy,
-    packing: Packing,
+    share: Share,
     drawn: Distributions,
     columns: EntryColumns,
     critic: Critic | None = None,
     *,
-    dropout: bool = False,
+    ranks: RankGroup,
+    draws: DropoutDraws | None = None,
 ) -> FirstScores:
-    """Forward the whole batch once under the policy that is active now, without dropout unless asked."""
-    logprobs_E = torch.empty_like(columns.sampled_E)
-    values_E = None if critic is None else torch.empty_like(columns.sampled_E)
-    for micro in packing.micro_batches:
-        with nullcontext() if dropout else without_dropout(policy.causal_lm):
-            scores, _ = policy.entry_scores(micro, drawn)
-        rows_E = torch.as_tensor(micro.entry_E, device=logprobs_E.device)
-        logprobs_E[rows_E] = scores.logprobs_E.to(logprobs_E.dtype)
-        if critic is not None and values_E is not None:
-            values_P = critic.values(scores.hidden_PD, 0.0)
-            values_E[rows_E] = values_P[scores.predictor_E].to(values_E.dtype)
+    """Forward the whole batch once under the policy that is active now: each rank its share, all get all
+    scores. Without dropout unless its draws are given.
+    """
+    logprobs_E = torch.zeros_like(columns.sampled_E)
+    values_E = None if critic is None else torch.zeros_like(columns.sampled_E)
+    with ranks.agree():
+        for number, micro in share.micro_batches:
+            if draws is not None:
+                draws.seed(number)
+            with without_dropout(policy.causal_lm) if draws is None else nullcontext():
+                scores, _ = policy.entry_scores(micro, drawn)
+            rows_E = torch.as_tensor(micro.entry_E, device=logprobs_E.device)
+            logprobs_E[rows_E] = scores.logprobs_E.to(logprobs_E.dtype)
+            if critic is not None and values_E is not None:
+                values_P = critic.values(scores.hidden_PD, 0.0)
+                values_E[rows_E] = values_P[scores.predictor_E].to(values_E.dtype)
+        for micro in share.padded:
+            policy.entry_scores(micro, drawn)
+    sum_columns(ranks, (logprobs_E, values_E))
     return FirstScores(logprobs_E=logprobs_E, values_E=values_E)
 
 

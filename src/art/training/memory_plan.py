@@ -25,6 +25,7 @@ from art.training.device_memory import free_memory, used_memory
 from art.training.logprobs import CHUNK_ELEMENTS
 from art.training.packing.runs import MicroBatch
 from art.training.policy import Policy
+from art.training.ranks.sharded import is_gathered_weight, own_part
 
 PROBE = 64
 """Tokens of the shorter of two rows; the difference between both is what a token costs."""
@@ -128,7 +129,9 @@ def _bytes_kept(policy: Policy, tokens: int) -> int:
     try:
         with torch.random.fork_rng():
             kept, (_, plan) = kept_storages(
-                lambda: policy.hidden_of(row), [*policy.causal_lm.parameters(), *policy.causal_lm.buffers()]
+                lambda: policy.hidden_of(row),
+                (*policy.causal_lm.parameters(), *policy.causal_lm.buffers()),
+                gathering=policy.sharded,
             )
     finally:
         policy.checkpoint_activations = twice
@@ -141,19 +144,23 @@ Passed = TypeVar("Passed")
 
 
 def kept_storages(
-    forward: Callable[[], Passed], own: Iterable[torch.Tensor]
+    forward: Callable[[], Passed], own: Iterable[torch.Tensor], *, gathering: bool = False
 ) -> tuple[dict[int, int], Passed]:
-    """Bytes of each storage that autograd keeps of a forward pass beside the model's own; what it gave."""
+    """Bytes of each storage that autograd keeps of a forward pass beside the model's own; what it gave.
+    gathering: weights are gathered for it, and given back.
+    """
     storages: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
+        if gathering and is_gathered_weight(tensor):
+            return tensor
         storages[storage_address(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         passed = forward()
     for tensor in own:
-        storages.pop(storage_address(tensor), None)
+        storages.pop(storage_address(own_part(tensor)), None)
     return storages, passed
 
 

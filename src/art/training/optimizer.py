@@ -118,6 +118,43 @@ def set_rng(rng: Rng) -> None:
         torch.cuda.set_rng_state(rng["cuda"])
 
 
+class DropoutDraws:
+    """The draws of dropout in the updates of one step: for each micro-batch from the step's random state and
+    the micro-batch's number, so that it is the same on whichever rank. Where nothing drops out,
+    nothing is drawn.
+
+        draws.begin(), then for each micro-batch: draws.seed(number); draws.end()
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """model: its dropout layers are on already, where they are to be. `act`: whether any is."""
+        self.act = any(
+            isinstance(one, torch.nn.Dropout) and one.training and one.p > 0 for one in model.modules()
+        )
+        self._seed = 0
+        self._after: Rng | None = None
+
+    def begin(self) -> None:
+        """An update begins, or begins again from the same random state."""
+        if self.act:
+            self._seed = int(torch.randint(2**62, ()))
+            self._after = get_rng()
+
+    def seed(self, number: int) -> None:
+        """The micro-batch with this number is computed next; a second time, it draws the same."""
+        if self.act:
+            torch.manual_seed((self._seed + number * _ODD) % 2**63)
+
+    def end(self) -> None:
+        """The random state does not depend on how many micro-batches this rank had."""
+        if self._after is not None:
+            set_rng(self._after)
+
+
+_ODD = 0x9E3779B97F4A7C15
+"""2^64 divided by the golden ratio: numbers that follow each other get seeds far apart."""
+
+
 def spell_rng(rng: Rng) -> dict[str, str]:
     """Returns the state as hexadecimal text, for JSON."""
     return {device: state.numpy().tobytes().hex() for device, state in rng.items()}

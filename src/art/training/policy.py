@@ -38,6 +38,8 @@ from art.training.logprobs import LogitHead, target_logprobs
 from art.training.packing.pack import pack
 from art.training.packing.plain_rows import group_rows, hidden_of_rows, pack_rows, plan_of_rows
 from art.training.packing.runs import MicroBatch, Packing
+from art.training.ranks.group import RankGroup
+from art.training.ranks.sharded import shard_base
 from art.wire.records import Bits
 from art.wire.samples import image_runs
 from art.wire.training import MaskedBy
@@ -73,7 +75,9 @@ class Policy:
         attention: str = "auto",
         block: int = BLOCK,
         long: int = LONG,
+        known_as: str | None = None,
     ) -> None:
+        """known_as: the base's fingerprint, where it was taken before ranks divided the base among them."""
         self.causal_lm = causal_lm
         self.name = name
         self.source = source
@@ -90,13 +94,15 @@ class Policy:
         self.kernel = choose_kernel(attention, self.device, self.dtype)
         self.head = LogitHead(causal_lm)
         self.layers = decoder_layers(causal_lm)
+        self.sharded = known_as is not None
+        """Whether ranks keep parts of the base, so that all must forward equally often."""
         self.checkpoint_activations = False
         """Whether forward passes with a gradient keep the layers' inputs only, and compute layers twice."""
         self.logit_rows: int | None = None
         """Rows of logits that exist at once at most; None: as many as the memory for them holds."""
         self._decoder = decoder_of(causal_lm)
         self._images = ImageEmbeddings(self)
-        self.fingerprint = fingerprint(causal_lm)
+        self.fingerprint = known_as or fingerprint(causal_lm)
         causal_lm.eval()
         causal_lm.requires_grad_(False)
         check_head(causal_lm, self.head)
@@ -105,6 +111,13 @@ class Policy:
         """Why this model is trained in plain rows; None: in trees."""
         if self.rows_because is not None:
             LOG.warning("%s is trained in plain rows, which share nothing: %s", name, self.rows_because)
+
+    @property
+    def pair_cost(self) -> float:
+        """Returns what a pair of a query and a key costs beside a token's pass through the matrices: 4 hidden
+        numbers a layer to about 24 hidden^2.
+        """
+        return 1 / (6 * float(self.causal_lm.config.get_text_config().hidden_size))
 
     def pack(
         self, tree: TokenTree, entries: LossEntries, budget: int, *, whole_sequences: bool = False
@@ -307,10 +320,26 @@ def load_policy(
     attention: str = "auto",
     accelerator: Accelerator = "auto",
     bits: Bits = 16,
+    sharing: RankGroup | None = None,
 ) -> Policy:
-    """Load a model folder or hub name. `name` is what checkpoints are bound to."""
-    causal_lm = load_causal_lm(path, device=device, dtype=dtype, accelerator=accelerator, bits=bits)
-    return Policy(causal_lm, name=name, source=path, attention=attention)
+    """Load a model folder or hub name. `name` is what checkpoints are bound to. `sharing`: ranks that divide
+    the base among them.
+
+    Raises ConfigurationError for a base that is quantized and is to be divided.
+    """
+    if sharing is None:
+        causal_lm = load_causal_lm(path, device=device, dtype=dtype, accelerator=accelerator, bits=bits)
+        return Policy(causal_lm, name=name, source=path, attention=attention)
+    if bits != 16 or accelerator == "unsloth":
+        other = "accelerator 'unsloth'" if bits == 16 else f"a base in {bits} bits"
+        raise ConfigurationError(
+            f"trainer.sharding 'fsdp' with {other}: only plain weights are divided among ranks. Leave one of "
+            "them out."
+        )
+    causal_lm = load_causal_lm(path, device="cpu", dtype=dtype, accelerator=accelerator)
+    known_as = fingerprint(causal_lm)
+    shard_base(causal_lm, sharing, device)
+    return Policy(causal_lm, name=name, source=path, attention=attention, known_as=known_as)
 
 
 def fingerprint(causal_lm: torch.nn.Module) -> str:

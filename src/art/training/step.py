@@ -2,6 +2,9 @@
 
     pack -> (a pass before the first update) -> advantages -> for each minibatch: gradient, clip, AdamW
 
+With several ranks each of them makes the same plan, computes its share of the micro-batches, and makes the
+same update of the sum of all gradients (`art.training.ranks`).
+
 Letters: E = loss entries.
 """
 
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import numpy as np
 import torch
@@ -29,9 +33,12 @@ from art.training.minibatches import (
     normalizer_of,
     take_entries,
 )
-from art.training.optimizer import get_rng, has_gradient, set_rng, step_optimizer
+from art.training.optimizer import DropoutDraws, get_rng, has_gradient, set_rng, step_optimizer
 from art.training.packing.runs import MicroBatch, Packing
 from art.training.policy import EntryScores, Policy
+from art.training.ranks.deal import Dealer, Share
+from art.training.ranks.group import RankGroup
+from art.training.ranks.sums import sum_gradients
 from art.training.tally import Progress, Tally, TokenColumns, TokenRecord
 from art.training.token_advantages import shape_advantages
 from art.wire.training import TrainRequest
@@ -46,6 +53,7 @@ class Learner:
     loss: Loss
     references: References
     critic: Critic | None = None
+    ranks: RankGroup = dataclasses.field(default_factory=RankGroup)
 
 
 def train_step(
@@ -77,10 +85,13 @@ def train_step(
     for rows_E in updates:
         for attempt in step.attempts():
             with attempt as budget:
-                for micro in step.begin_update(rows_E, tally, budget).micro_batches:
-                    step.loss(micro, tally).backward()  # without a name: where memory ends, nothing holds it
-                    tally.report_progress()
-        tally.updated(step.update(learning_rate, tally))
+                share = step.begin_update(rows_E, tally, budget)
+                with step.ranks.agree():
+                    step.accumulate(share, tally)
+        step.add_up(tally)
+        with step.ranks.agree():
+            tally.updated(step.update(learning_rate, tally))
+    record.complete(step.ranks)
     return {**tally.metrics(learning_rate), **found}, record.arrays(step.columns.advantage_E)
 
 
@@ -102,7 +113,8 @@ class _Step:
     ) -> None:
         self.learner, self.tree, self.entries, self.request = learner, tree, entries, request
         self.algorithm = request.algorithm
-        policy = learner.policy
+        policy, ranks = learner.policy, learner.ranks
+        self.ranks = ranks
         masks = follow_constraints(tree, entries, request.sampling, policy.grammars, policy.head.vocab_size)
         self.drawn = Distributions(
             specs=request.sampling,
@@ -114,6 +126,8 @@ class _Step:
         )
         self.all_sampled = not np.isnan(entries.logprob_E).any()
         self.packed: tuple[int, Packing] | None = None
+        self.dealer = Dealer(ranks.rank, ranks.world, pair_cost=policy.pair_cost, equal=policy.sharded)
+        self.draws = DropoutDraws(policy.causal_lm)
         self.retry = HalfBudgetRetry(token_budget, longest=int(tree.depth_T.max(initial=-1)) + 1)
 
     def attempts(self) -> Iterator[HalfBudgetRetry]:
@@ -128,7 +142,9 @@ class _Step:
         policy, algorithm = self.learner.policy, self.algorithm
         columns = self.columns = make_columns(self.entries, dtype=policy.dtype, device=policy.device)
         if needs_reference(algorithm):
-            with reference_context(self.learner.references, self.request.reference):
+            with ExitStack() as stack:
+                with self.ranks.agree():
+                    stack.enter_context(reference_context(self.learner.references, self.request.reference))
                 scores = self._first_pass()
             if algorithm.teacher is not None:
                 columns.teacher_E = scores.logprobs_E
@@ -146,17 +162,37 @@ class _Step:
         self.columns, found = shape_advantages(columns, algorithm, first, self.request.rewards)
         return found
 
-    def begin_update(self, rows_E: Ints, tally: Tally, budget: int) -> Packing:
-        """The micro-batches of one update, which begins, or begins again."""
+    def begin_update(self, rows_E: Ints, tally: Tally, budget: int) -> Share:
+        """This rank's micro-batches of one update, which begins, or begins again."""
         self.learner.optimizer.zero_grad(set_to_none=True)  # of a try that failed half way
         if self.learner.critic is not None:
             self.learner.critic.zero_grad()
         self.normalizer = normalizer_of(self.entries, rows_E, self.request.normalizer, self.algorithm)
-        packing, self.slopes_E = self._pack(rows_E, budget), None
-        tally.start(packing)
-        if needs_sequences(self.algorithm) and packing.cut_sequences:
-            self.slopes_E = self._slopes(packing, rows_E, tally)
-        return packing
+        with self.ranks.agree():
+            share, self.slopes_E = self.dealer.deal(self._pack(rows_E, budget)), None
+        self.draws.begin()
+        tally.start(share)
+        if needs_sequences(self.algorithm) and share.packing.cut_sequences:
+            self.slopes_E = self._slopes(share, rows_E, tally)
+        return share
+
+    def accumulate(self, share: Share, tally: Tally) -> None:
+        """Add this rank's gradients."""
+        for number, micro in share.micro_batches:
+            self.draws.seed(number)
+            self.loss(micro, tally).backward()  # without a name: where memory ends, nothing holds it
+            tally.report_progress()
+        for micro in share.padded:
+            (self.learner.policy.entry_scores(micro, self.drawn)[0].logprobs_E.sum() * 0.0).backward()
+        self.draws.end()
+
+    def add_up(self, tally: Tally) -> None:
+        """Adds up what ranks have apart of this update: its totals and its gradients."""
+        tally.add_up(self.ranks)
+        groups = self.learner.optimizer.param_groups
+        sum_gradients(self.ranks, (one for group in groups for one in group["params"]))
+        if self.learner.critic is not None:
+            sum_gradients(self.ranks, self.learner.critic.parameters())
 
     def loss(self, micro: MicroBatch, tally: Tally) -> torch.Tensor:
         """One micro-batch's share of the loss, or, where the slopes are known, of what has its gradient."""
@@ -199,20 +235,21 @@ class _Step:
         values_E = critic.values(scores.hidden_PD, spec.trunk)[scores.predictor_E]
         return critic.loss(values_E, columns.value_E[rows_E], columns.return_E[rows_E], inputs, spec)
 
-    def _slopes(self, packing: Packing, rows_E: Ints, tally: Tally) -> torch.Tensor:
+    def _slopes(self, share: Share, rows_E: Ints, tally: Tally) -> torch.Tensor:
         """d loss / d logprob of every entry, for a loss that looks at sequences which were cut.
 
         The loss of all entries at once is differentiated by their logprobs; the second pass then only has to
         multiply. Both draw the same dropout.
         """
-        rng = get_rng()
-        first = score_entries(self.learner.policy, packing, self.drawn, self.columns, dropout=True)
-        set_rng(rng)
+        first = score_entries(
+            self.learner.policy, share, self.drawn, self.columns, ranks=self.ranks, draws=self.draws
+        )
         rows = torch.as_tensor(rows_E, device=first.logprobs_E.device)
         leaf_E = first.logprobs_E[rows].requires_grad_()
         inputs = self._inputs(leaf_E, rows_E)
         output = self.learner.loss(inputs)
-        tally.add_loss(rows_E, inputs, output)
+        if self.ranks.is_leader:  # every rank has the same
+            tally.add_loss(rows_E, inputs, output)
         slopes_E = torch.zeros_like(first.logprobs_E)
         slopes_E[rows] = torch.autograd.grad(output.loss, leaf_E)[0]
         return slopes_E
@@ -220,14 +257,20 @@ class _Step:
     def _pack(self, rows_E: Ints, budget: int) -> Packing:
         """The micro-batches of some entries, or of all: those are packed once for all passes over them."""
         policy, whole = self.learner.policy, needs_sequences(self.algorithm)
+
+        def pack(entries: LossEntries) -> Packing:
+            def pack_within(room: int) -> Packing:
+                return policy.pack(self.tree, entries, room, whole_sequences=whole)
+
+            # Masks belong to micro-batches: with dropout, these are the same on any number of ranks.
+            return pack_within(budget) if self.draws.act else self.dealer.plan(pack_within, budget)
+
         if len(rows_E) != len(self.entries):
-            packing = policy.pack(
-                self.tree, take_entries(self.entries, rows_E), budget, whole_sequences=whole
-            )
+            packing = pack(take_entries(self.entries, rows_E))
             mine = [dataclasses.replace(one, entry_E=rows_E[one.entry_E]) for one in packing.micro_batches]
             return dataclasses.replace(packing, micro_batches=tuple(mine))
         if self.packed is None or self.packed[0] != budget:
-            self.packed = budget, policy.pack(self.tree, self.entries, budget, whole_sequences=whole)
+            self.packed = budget, pack(self.entries)
         return self.packed[1]
 
     def _inputs(self, logprobs_E: torch.Tensor, entry_E: Ints) -> LossInputs:
@@ -243,6 +286,9 @@ class _Step:
     def _first_pass(self, critic: Critic | None = None) -> FirstScores:
         for attempt in self.attempts():
             with attempt as budget:
-                packing = self._pack(np.arange(len(self.entries)), budget)
-                first = score_entries(self.learner.policy, packing, self.drawn, self.columns, critic)
+                with self.ranks.agree():
+                    share = self.dealer.deal(self._pack(np.arange(len(self.entries)), budget))
+                first = score_entries(
+                    self.learner.policy, share, self.drawn, self.columns, critic, ranks=self.ranks
+                )
         return first

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +19,17 @@ import torch
 from art.training.attention.pieces import TreePlan
 from art.training.losses.base import MAX_LOG_RATIO, LossInputs, LossOutput
 from art.training.minibatches import Ints
-from art.training.packing.runs import MicroBatch, Packing
+from art.training.packing.runs import MicroBatch
+from art.training.ranks.deal import Share
+from art.training.ranks.group import RankGroup
+from art.training.ranks.sums import sum_known
 from art.wire.training import TOKEN_COLUMNS
 
 Progress = Callable[[int, int], None]
 """Called with (forwarded tokens, all tokens of the step) after each micro-batch."""
 
 
+FLAGS = ("clipped", "masked")
 SHARES = frozenset({"loss/mismatch_dropped", "loss/clipped_share"})
 
 
@@ -84,8 +89,7 @@ class TokenRecord:
         self._columns = {"logprob": torch.full_like(like_E, torch.nan)}
         if whole:
             self._columns |= {name: torch.full_like(like_E, torch.nan) for name in ("entropy", "ratio")}
-            flags = ("clipped", "masked")
-            self._columns |= {name: torch.zeros_like(like_E, dtype=torch.bool) for name in flags}
+            self._columns |= {name: torch.zeros_like(like_E, dtype=torch.bool) for name in FLAGS}
 
     def fill(self, update: int, rows_E: Ints, **columns: torch.Tensor | None) -> None:
         """Keep the values of some entries, unless an earlier update trained them. None: the step has none."""
@@ -96,6 +100,17 @@ class TokenRecord:
             column_E = self._columns.get(name)
             if value_E is not None and column_E is not None:
                 column_E[at_E] = value_E.detach().to(column_E.dtype)
+
+    def forget(self, update: int) -> None:
+        """An update begins again: another rank may compute its entries then."""
+        for name, column_E in self._columns.items() if update < len(self._updates) else ():
+            column_E[torch.as_tensor(self._updates[update], device=column_E.device)] = (
+                False if name in FLAGS else torch.nan
+            )
+
+    def complete(self, ranks: RankGroup) -> None:
+        """Take over what other ranks computed. Each entry was trained by one of them."""
+        self._columns = {name: sum_known(ranks, column_E) for name, column_E in self._columns.items()}
 
     def agreement(self) -> dict[str, float]:
         """Returns `sampler_agreement` of the first update: later ones have moved away, which is no fault of
@@ -123,9 +138,10 @@ class Tally:
     def __init__(self, updates: int, progress: Progress, record: TokenRecord) -> None:
         self._updates, self._progress, self._record = updates, progress, record
         self._started = time.perf_counter()
-        self._packings: list[Packing] = []
+        self._shares: list[Share] = []
         self._norms: list[float] = []
         self._updates_made = 0
+        self._own_tokens = self._own_before = 0
         self._totals, self._before = _Totals(), _Totals()
 
     @property
@@ -138,14 +154,22 @@ class Tally:
         """Returns whether the mismatch masks left nothing of the update that is being made."""
         return self._totals.kept == self._before.kept
 
-    def start(self, packing: Packing) -> None:
+    def start(self, share: Share) -> None:
         """An update begins, or begins again: what was counted of it is forgotten."""
-        again = len(self._packings) > len(self._norms)
+        again = len(self._shares) > len(self._norms)
         if again:
-            self._packings.pop()
+            self._shares.pop()
+            self._own_tokens = self._own_before
             self._totals = copy.deepcopy(self._before)
-        self._before = copy.deepcopy(self._totals)
-        self._packings.append(packing)
+            self._record.forget(len(self._norms))
+        self._before, self._own_before = copy.deepcopy(self._totals), self._own_tokens
+        self._shares.append(share)
+
+    def add_up(self, ranks: RankGroup) -> None:
+        """Counts what other ranks did in this update."""
+        if ranks.world > 1:
+            told = ranks.gather(self._totals.since(self._before))
+            self._totals = self._before.add(told)
 
     def updated(self, grad_norm: float | None) -> None:
         """The update was made with a gradient of this norm; None: it was not, there was nothing to make."""
@@ -159,12 +183,13 @@ class Tally:
         self._record.fill(len(self._norms), micro.entry_E, entropy=entropies_E)
         totals.entries += len(micro.entry_E)
         totals.tokens += len(micro.tokens_T)
+        self._own_tokens += len(micro.tokens_T)
         totals.pairs += plan.pairs
 
     def report_progress(self) -> None:
-        """Reports how many of the step's tokens have been forwarded."""
-        totals = self._totals
-        self._progress(totals.tokens, max(totals.tokens, self._updates * self._packings[0].forwarded))
+        """Reports how many of this rank's tokens of the step have been forwarded."""
+        own = self._own_tokens
+        self._progress(own, max(own, self._updates * self._shares[0].forwarded))
 
     @torch.no_grad()
     def add_loss(self, rows_E: Ints, inputs: LossInputs, output: LossOutput) -> None:
@@ -188,10 +213,11 @@ class Tally:
             self._totals.shares[name] += float(share.detach() if isinstance(share, torch.Tensor) else share)
 
     def metrics(self, learning_rate: float) -> dict[str, float]:
-        first, totals = self._packings[0], self._totals
+        packings = [share.packing for share in self._shares]
+        first, totals = packings[0], self._totals
         count = max(1, totals.entries)
-        micro_batches = sum(len(packing.micro_batches) for packing in self._packings)
-        capacity = sum(packing.budget * len(packing.micro_batches) for packing in self._packings)
+        micro_batches = sum(len(packing.micro_batches) for packing in packings)
+        capacity = sum(packing.budget * len(packing.micro_batches) for packing in packings)
         return {
             **{name: self._mean(name, value) for name, value in totals.shares.items()},
             "loss/entropy": totals.entropy / count,
@@ -226,6 +252,10 @@ class Tally:
         }
 
 
+SUMMED = ("entropy", "ratio", "kept", "entries", "tokens", "pairs")
+"""Of the totals below, what is added up over ranks."""
+
+
 @dataclass(kw_only=True, slots=True)
 class _Totals:
     """The totals so far."""
@@ -239,3 +269,20 @@ class _Totals:
     entries: int = 0
     tokens: int = 0
     pairs: int = 0
+
+    def since(self, before: _Totals) -> dict[str, Any]:
+        """Returns what came since then, for JSON; of the maximum, itself."""
+        counted = {name: getattr(self, name) - getattr(before, name) for name in SUMMED}
+        shares = {name: value - before.shares[name] for name, value in self.shares.items()}
+        return {**counted, "ratio_max": self.ratio_max, "shares": shares}
+
+    def add(self, counts: Sequence[Mapping[str, Any]]) -> _Totals:
+        """Returns these totals with what ranks counted, added in the order of ranks."""
+        total = copy.deepcopy(self)
+        for one in counts:
+            for name in SUMMED:
+                setattr(total, name, getattr(total, name) + one[name])
+            for name, value in one["shares"].items():
+                total.shares[name] += value
+            total.ratio_max = max(total.ratio_max, one["ratio_max"])
+        return total

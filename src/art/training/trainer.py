@@ -7,10 +7,11 @@ nothing behind.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -30,7 +31,7 @@ from art.training.device_memory import MemoryPeak
 from art.training.first_pass import References
 from art.training.lora import is_plain_adapter, read_plain_adapter
 from art.training.losses.registry import make_loss
-from art.training.memory_plan import LARGEST, MEGABYTE, Checkpointing, MemoryPlanner
+from art.training.memory_plan import LARGEST, MEGABYTE, Checkpointing, MemoryPlan, MemoryPlanner
 from art.training.optimizer import (
     Rng,
     get_rng,
@@ -45,6 +46,7 @@ from art.training.optimizer import (
     spell_rng,
 )
 from art.training.policy import Policy
+from art.training.ranks.group import RankGroup
 from art.training.step import Learner, train_step
 from art.training.tally import Progress, TokenColumns
 from art.training.weights import Weights, probe_weights
@@ -98,6 +100,9 @@ def fresh_moments(optimizer: torch.optim.Optimizer, *, when: bool) -> Iterator[N
     if not optimizer.state:
         optimizer.state = kept
 
+
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By their bytes."""
 
 START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
 """Numbers of an optimizer that has not stepped yet; each step brings its own."""
@@ -159,10 +164,18 @@ class Trainer:
     """
 
     def __init__(
-        self, policy: Policy, *, token_budget: int | None = 8192, checkpointing: Checkpointing = "auto"
+        self,
+        policy: Policy,
+        *,
+        token_budget: int | None = 8192,
+        checkpointing: Checkpointing = "auto",
+        ranks: RankGroup | None = None,
     ) -> None:
-        """`token_budget` None: what the memory plan of each step allows."""
+        """`token_budget` None: what the memory plan of each step allows. `ranks`: this trainer and those of
+        other processes are one; each of them is called with the same.
+        """
         self.policy = policy
+        self.ranks = ranks or RankGroup()
         self._planner = MemoryPlanner(policy, token_budget=token_budget, checkpointing=checkpointing)
         self._score_budget = token_budget or LARGEST["cpu"]
         self._weights = Weights(policy)
@@ -197,7 +210,7 @@ class Trainer:
             except CheckpointError:
                 self._weights.remove(model.adapter)
                 raise
-        self.close(name)
+        self._forget(name)
         self._open[name] = model
         return model.step
 
@@ -224,15 +237,20 @@ class Trainer:
         self.check(tree, request, entries)
         model = self._model(request.model)
         model.recorded = None
-        self._weights.activate(model.adapter, dropout=True)
-        plan = self._planner.plan(
-            model.parameters.values(), longest=int(tree.depth_T.max()) + 1, stepped=model.step > 0
-        )
+        with self.ranks.agree():
+            self._weights.activate(model.adapter, dropout=True)
+            plan = self._planner.plan(
+                model.parameters.values(), longest=int(tree.depth_T.max()) + 1, stepped=model.step > 0
+            )
+        plan = self._agreed(plan)
         compute = request.compute
         self.policy.logit_rows = compute.logit_rows
         peak = MemoryPeak(self.policy.device)
         set_rng(model.rng)
-        learner, several = self._learner(model, request), update_count(request.algorithm) > 1
+        learner = self._learner(model, request)
+        several = update_count(request.algorithm) > 1
+        if self.ranks.world > 1 and model.lora is not None:
+            several = True  # another rank may fail while it steps; a copy of all weights is too much for that
         with (
             fresh_moments(model.optimizer, when=request.kind != model.kind),
             unchanged_on_failure(model.parameters, model.optimizer, learner.critic, several=several),
@@ -258,6 +276,14 @@ class Trainer:
             model.update += 1
         return metrics
 
+    def _agreed(self, plan: MemoryPlan) -> MemoryPlan:
+        """The plan of the rank with the least memory: all cut the batch alike, and recompute layers alike."""
+        if self.ranks.world == 1:
+            return plan
+        told = self.ranks.gather([plan.token_budget, plan.way.checkpointing])
+        self.policy.checkpoint_activations = any(twice for _, twice in told)
+        return replace(plan, token_budget=min(budget for budget, _ in told))
+
     def _learner(self, model: OpenModel, request: TrainRequest) -> Learner:
         if request.algorithm.critic is not None and model.critic is None:
             model.critic = self._critic()
@@ -267,6 +293,7 @@ class Trainer:
             loss=make_loss(request.algorithm),
             references=References(self.policy, self._weights, model.adapter),
             critic=model.critic if request.algorithm.critic is not None else None,
+            ranks=self.ranks,
         )
 
     def _critic(self) -> Critic:
@@ -363,6 +390,23 @@ class Trainer:
         state = model.state(self.policy.name, self.policy.fingerprint)
         return write_checkpoint(path, state, write, self._tokenizer.place)
 
+    def digest(self, name: str) -> str:
+        """Returns a fingerprint of all that the model's next step depends on. Ranks have the same.
+
+        Of each tensor, the sum of its bits as integers: where a billion weights are, in a second.
+        """
+        model = self._model(name)
+        kept = {key: one.detach() for key, one in model.parameters.items()}
+        for key, parameter in model.parameters.items():
+            for moment, value in model.optimizer.state.get(parameter, {}).items():
+                kept[f"{moment}.{key}"] = value
+        kept |= {} if model.critic is None else model.critic.state()
+        digest = hashlib.sha256(f"{model.step} {model.update} {spell_rng(model.rng)}".encode())
+        for key in sorted(kept):
+            bits = kept[key].contiguous().reshape(-1).view(INTEGERS[kept[key].element_size()])
+            digest.update(f"{key} {int(bits.sum(dtype=torch.int64))}\n".encode())
+        return digest.hexdigest()
+
     def parameters(self, name: str) -> Mapping[str, torch.nn.Parameter]:
         """Returns the trained parameters of an open model, by name."""
         return self._model(name).parameters
@@ -372,6 +416,9 @@ class Trainer:
 
     def close(self, name: str) -> None:
         """Closes a model; unknown names are ignored."""
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
         model = self._open.pop(name, None)
         if model is not None:
             self._weights.remove(model.adapter)

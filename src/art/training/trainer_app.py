@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +32,7 @@ from art.wire.models import ErrorBody
 from art.wire.records import Strict, flaws_without_values
 from art.wire.training import (
     CloseRequest,
+    FoundFolder,
     OpenReply,
     OpenRequest,
     ProbeReply,
@@ -110,22 +111,35 @@ S = TypeVar("S", bound=Strict)
 class TrainerRoutes:
     """One handler per route. Everything that touches torch runs in `thread`, one call after the other."""
 
-    def __init__(self, trainer: Trainer, thread: ThreadPoolExecutor, config: TrainerConfig) -> None:
-        self._trainer, self._thread, self._config = trainer, thread, config
+    def __init__(
+        self,
+        trainer: Future[Trainer],
+        thread: ThreadPoolExecutor,
+        config: TrainerConfig,
+        rendezvous: int | None = None,
+    ) -> None:
+        self._loading, self._thread, self._config = trainer, thread, config
+        self._rendezvous = rendezvous
         self._jobs: dict[tuple[str, int, int], TrainerJob] = {}
         """By model, step and update; only the newest of each model is remembered."""
         self._running: set[asyncio.Future[None]] = set()
 
+    @property
+    def _trainer(self) -> Trainer:
+        """The trainer, which is there when its thread has loaded it."""
+        return self._loading.result()
+
     async def health(self, request: Request) -> Response:
-        return _reply(
-            TrainerHealth(
-                base_model=self._config.base_model,
-                device=str(self._trainer.policy.device),
-                dtype=str(self._trainer.policy.dtype).removeprefix("torch."),
-                models=dict(self._trainer.steps),
-                busy=bool(self._running),
-            )
-        )
+        config, told = self._config, TrainerHealth(base_model=self._config.base_model, device="", dtype="")
+        if self._loading.done():
+            trainer = self._trainer
+            told.device, told.dtype = str(trainer.policy.device), str(trainer.policy.dtype)
+            told.models = dict(trainer.steps)
+        told.dtype = told.dtype.removeprefix("torch.")
+        told.busy = bool(self._running) or not self._loading.done()
+        told.rank = 0 if config.gang is None else config.gang.rank
+        told.rendezvous = self._rendezvous
+        return _reply(told)
 
     async def open(self, request: Request) -> Response:
         asked = await _parse(OpenRequest, request)
@@ -140,12 +154,19 @@ class TrainerRoutes:
         self._forget_jobs(asked.model)
         return _reply(reply)
 
+    async def found(self, request: Request) -> Response:
+        """Takes where this rank's machine has a folder that the leader will name by its own path."""
+        told = await _parse(FoundFolder, request)
+        self._trainer.ranks.found[told.leaders] = told.own
+        return JSONResponse({})
+
     async def train(self, request: Request) -> Response:
         """The events of a batch's job: a new one, or the one of the same model, step, update and batch.
 
         Raises what `decode_batch` and `Trainer.check` raise, and TrainingError when another batch is being
         or was trained from this step.
         """
+        await asyncio.wrap_future(self._loading)
         body = await request.body()
         tree, entries, asked = await asyncio.to_thread(decode_batch, body)
         key, digest = (asked.model, asked.step, asked.update), hashlib.sha256(body).hexdigest()
@@ -186,6 +207,7 @@ class TrainerRoutes:
 
     async def tokens(self, request: Request) -> Response:
         """The record of a step's loss entries. It waits for no step that is running."""
+        await asyncio.wrap_future(self._loading)
         asked = await _parse(TokensRequest, request)
         columns = self._trainer.token_columns(asked.model, asked.step)
         body = await asyncio.to_thread(save_arrays, dict(columns))
@@ -213,10 +235,21 @@ class TrainerRoutes:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def make_app(trainer: Trainer, thread: ThreadPoolExecutor, config: TrainerConfig) -> Starlette:
-    """The application; every route asks for the configuration's key."""
-    face = TrainerRoutes(trainer, thread, config)
-    posted = (face.open, face.train, face.tokens, face.save, face.score, face.probe, face.close)
+def make_app(
+    trainer: Future[Trainer],
+    thread: ThreadPoolExecutor,
+    config: TrainerConfig,
+    rendezvous: int | None = None,
+) -> Starlette:
+    """The application; every route asks for the configuration's key. A rank that is not the leader has its
+    health, and is told where its machine has folders: all else it hears from the leader.
+
+    rendezvous: the port at which other ranks meet this one.
+    """
+    face = TrainerRoutes(trainer, thread, config, rendezvous)
+    follows = config.gang is not None and config.gang.rank > 0
+    calls = (face.open, face.train, face.tokens, face.save, face.score, face.probe, face.close)
+    posted = (face.found,) if follows else calls
     return Starlette(
         routes=[
             Route("/health", face.health, methods=["GET"]),

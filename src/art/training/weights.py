@@ -28,6 +28,7 @@ from art.errors import CheckpointError, ConfigurationError
 from art.training.checkpoint import check_same
 from art.training.lora import LoraAdapters
 from art.training.policy import Policy
+from art.training.ranks.sharded import gather_whole
 from art.wire.training import LoraSpec, ProbeReply
 
 
@@ -98,7 +99,12 @@ class FullWeights:
         return frozenset(self._names)
 
     def check_trainable(self) -> None:
-        """Raises ConfigurationError for a quantized base."""
+        """Raises ConfigurationError for a quantized base, and for one that ranks divided among them."""
+        if self._policy.sharded:
+            raise ConfigurationError(
+                f"all weights of {self._policy.name!r} are to be trained (lora=None), and trainer.sharding "
+                "'fsdp' divides a base that stays as it is. Train a LoRA, or leave sharding out."
+            )
         if any(is_quantized(layer) for layer in self._policy.causal_lm.modules()):
             raise ConfigurationError(
                 f"the weights of {self._policy.name!r} are quantized and cannot be trained. Train a LoRA, or "
@@ -357,5 +363,5 @@ def _fill(causal_lm: torch.nn.Module, seed: int) -> None:
         drawn = torch.randn(up.shape, generator=generator)
         # The expected norm of a product with independent rows: ||B A|| = sd(B) sqrt(out) ||A||.
         norm = float(down.float().norm()) * up.shape[0] ** 0.5 * module.scaling[_NAME]
-        size = STRENGTH * float(unpacked_weight(module.get_base_layer()).norm()) / norm
+        size = STRENGTH * float(gather_whole(unpacked_weight(module.get_base_layer())).norm()) / norm
         up.copy_(drawn * size)

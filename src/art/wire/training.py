@@ -320,6 +320,13 @@ class ScoreReply(Strict):
     """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
 
 
+class FoundFolder(Strict):
+    """A folder that the leader of several ranks will name, and where another rank's machine has it."""
+
+    leaders: str
+    own: str
+
+
 class ProbeRequest(Strict):
     lora: LoraSpec | None
     """The shape of the probe; None: all weights are trained, and there is none."""
@@ -349,6 +356,29 @@ class TrainerHealth(Strict):
     models: dict[str, int] = Field(default_factory=dict)
     """Open models and their steps."""
     busy: bool = False
+    rank: int = 0
+    rendezvous: int | None = None
+    """Of the leader of several ranks: the port at which the others meet it."""
+
+
+Sharding = Literal["none", "fsdp"]
+
+
+class RankSpec(Strict):
+    """One process's place among the ranks of a trainer."""
+
+    rank: int = Field(ge=0)
+    """0: the leader, who answers the server."""
+    world: int = Field(ge=2)
+    """How many there are."""
+    local_rank: int = Field(default=0, ge=0)
+    """Its number on its machine: the GPU it takes."""
+    rendezvous: str | None = None
+    """`host:port` of the leader; None: this is the leader."""
+    sharding: Sharding = "none"
+    """fsdp: each rank keeps a part of the base model, and layers are gathered when they compute."""
+    deadline: float = Field(default=600.0, gt=0)
+    """Seconds that a rank waits for the others; then all are started again."""
 
 
 class TrainerConfig(Strict):
@@ -386,3 +416,5 @@ class TrainerConfig(Strict):
     """on: layers are computed twice instead of kept. auto: when memory is too small otherwise."""
     accelerator: Literal["auto", "none", "liger", "unsloth"] = "auto"
     """auto: liger-kernel on CUDA where it is installed."""
+    gang: RankSpec | None = None
+    """None: this process is the whole trainer."""

@@ -132,7 +132,7 @@ async def test_a_step_is_trained_on_a_box_and_its_checkpoint_is_here_when_the_bo
     await until(lambda: ended(tmp_path, "trip") == "asked to" and not of_boxes(tmp_path))
 
 
-async def test_a_tunnel_that_breaks_is_opened_again_and_a_stopped_server_takes_its_box_down(
+async def test_a_broken_tunnel_is_opened_again_a_restart_has_its_own_key_and_a_stop_ends_the_box(
     tmp_path: Path, environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -149,6 +149,19 @@ async def test_a_tunnel_that_breaks_is_opened_again_and_a_stopped_server_takes_i
     tunnel.kill()
     tunnel.wait(60)
     assert await backend.get_step(model) == 0
+
+    again = await SkyPilotBackend.initialize_cluster(
+        cluster_name="broken",
+        resources=RESOURCES,
+        art_version=VERSION,
+        path=tmp_path / "home",
+        force_restart=True,
+        environment=environment,
+    )
+    assert (await again.address())[1] != (await backend.address())[1], "a start makes a key of its own"
+    await model.register(again)
+    assert await again.get_step(model) == 0
+    await again.close()
 
     said: list[str] = []
     arguments = ["--cluster", "broken", "--environment", str(environment)]
@@ -181,7 +194,7 @@ def test_art_launch_runs_a_program_and_ends_the_box(tmp_path: Path, environment:
 
 
 def test_a_box_goes_down_by_itself_when_the_laptop_dies(tmp_path: Path, environment: Path) -> None:
-    command = launch_command(environment, tmp_path / "home", "alone", "--idle-minutes", "0.2")
+    command = launch_command(environment, tmp_path / "home", "alone", "--idle-minutes", "0.5")
     laptop = subprocess.Popen([*command, "wait"], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     try:
         assert laptop.stdout is not None
@@ -191,9 +204,9 @@ def test_a_box_goes_down_by_itself_when_the_laptop_dies(tmp_path: Path, environm
         address = tmp_path / "boxes" / "alone" / "home" / ".art-box" / "data" / "server" / "address.json"
         key = json.loads(address.read_text())["key"]
         assert places_of(key, tmp_path) == []
-        # Twice the idle deadline: the box stays while the laptop lives, though the program does nothing.
+        # Beyond the idle deadline of 30 s: the box stays while the laptop lives and its program sleeps.
         with pytest.raises(TimeoutError):
-            eventually(lambda: ended(tmp_path, "alone"), timeout=24)
+            eventually(lambda: ended(tmp_path, "alone"), timeout=45)
     finally:
         laptop.send_signal(signal.SIGKILL)
         laptop.wait(60)

@@ -63,6 +63,16 @@ async def test_the_environment_has_the_version_that_is_tested(tmp_path: Path) ->
         await find_skypilot(tmp_path)
 
 
+def test_art_runtime_shows_the_environment() -> None:
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("art")), "runtime", "status", "skypilot", "--at", str(SKYPILOT)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0 and f"SkyPilot {TESTED}" in done.stdout.splitlines()[-1], done.stderr
+
+
 def test_skypilot_is_imported_by_one_program_that_nothing_of_ours_imports() -> None:
     source = Path(__file__).parents[3] / "src" / "art"
     importers = [path.name for path in source.rglob("*.py") if "import sky" in path.read_text()]

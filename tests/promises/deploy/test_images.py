@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from commands import serve_flaws
 
+from art.integrations.skypilot.task import BoxPlan, task_of
 from art.process.files import write_whole
 
 ROOT = Path(__file__).parents[3]
@@ -74,6 +76,15 @@ def test_a_dockerfile_has_no_flaw_and_serves(path: Path) -> None:
     assert not serve_flaws(command)
     [port] = [rest for name, rest in instructions(text) if name == "EXPOSE"]
     assert port == "8000"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_options_that_a_box_serves_with_exist(nodes: int) -> None:
+    script = task_of(BoxPlan(name="box", version="0.1.0", gpu="H100", nodes=nodes))["run"]
+    [line] = [line for line in script.splitlines() if "skypilot.box" in line]
+    options = shlex.split(line.partition(" -- ")[2])
+    assert options[:2] == ["--engine", "builtin"] and ("--cluster" in options) is (nodes > 1)
+    assert not serve_flaws(["art", "serve", "--port", "8000", *options])
 
 
 def test_a_flaw_is_seen(tmp_path: Path) -> None:

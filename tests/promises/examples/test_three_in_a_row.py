@@ -78,14 +78,36 @@ def test_what_is_said_of_a_cell_is_what_its_lines_hold(world: ModuleType, moves:
             assert ("XX" in pairs) == (after == "won")
 
 
-def test_careless_games_are_legal_games_of_two_seats(world: ModuleType) -> None:
-    games = world.careless_games(20, random.Random(3))
-    assert games == world.careless_games(20, random.Random(3))
-    assert len(games) == 40
-    for game in games:
-        said = [message["content"] for message in game["messages"]]
-        for board, move in zip(said[1::2], said[2::2], strict=True):
-            assert move in [line.split()[0] for line in board.splitlines()]
+def test_the_moves_of_careless_games_are_legal(world: ModuleType) -> None:
+    moves = world.careless_games(20, random.Random(3))
+    assert moves == world.careless_games(20, random.Random(3))
+    assert 20 * 5 <= len(moves) <= 20 * 9
+    for move in moves:
+        system, told, named = move["messages"]
+        assert [one["role"] for one in move["messages"]] == ["system", "user", "assistant"]
+        assert system["content"] == world.PLAYS_BOTH
+        assert named["content"] in [line.split()[0] for line in told["content"].splitlines()]
+
+
+def test_a_reply_names_one_free_cell_or_none(world: ModuleType) -> None:
+    board = "X..O....."
+    assert [world.named_cell(said, board) for said in ("2", " 9.", "cell 5")] == [1, 8, 4]
+    assert [world.named_cell(said, board) for said in ("", "1", "0", "10", "2 3", "b")] == [None] * 6
+
+
+def test_half_of_the_free_cells_are_drawn(world: ModuleType) -> None:
+    for board, most in ((world.EMPTY, 5), ("XOXOXOOX.", 1), ("X..O.....", 4)):
+        named = {int(cell) - 1 for cell in world.half_of_cells(board)}
+        assert len(named) == most
+        assert named <= set(world.free_cells(board))
+
+
+def test_half_of_the_next_boards_were_lost_from(world: ModuleType) -> None:
+    lost = ["XO.......", "X.O......", "XO......."]
+    boards = world.next_boards(4, lost, random.Random(1))
+    assert set(boards[2:]) == set(lost) and len(boards) == 4
+    assert len(world.next_boards(40, lost, random.Random(1))) == 22
+    assert len(world.next_boards(5, [], random.Random(1))) == 3
 
 
 def test_an_opening_is_a_game_that_goes_on(world: ModuleType) -> None:

@@ -18,7 +18,7 @@ SHORT = 50
 """Lines. A shorter file says in `WHY_SHORT` why it stands alone; a package's `__init__.py` that holds nothing
 but its docstring is no file in this sense: it cannot be joined with another."""
 
-MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 27, 400, 39, 7
+MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 27, 405, 39, 7
 """The agreed figures; circles and knots: none. CONTRIBUTING.md says the same."""
 
 LATER_ROOMS = {
@@ -29,6 +29,7 @@ LATER_ROOMS = {
     "environments/adapters": 12,
     "integrations/skypilot": 9,
     "server/postgres": 9,
+    "training/ranks": 5,
 }
 """Rooms under src/art with a wall of their own, which the wall of all files does not count -> most files."""
 

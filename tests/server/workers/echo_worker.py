@@ -17,11 +17,21 @@ class Health(http.server.BaseHTTPRequestHandler):
         if self.headers["Authorization"] != f"Bearer {self.server.key}":  # type: ignore[attr-defined]
             self.send_error(401)
             return
-        body = json.dumps({"pid": os.getpid()}).encode()
+        body = json.dumps({"pid": os.getpid(), "rendezvous": 4711}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        """Keeps what it was told on standard error, its log."""
+        told = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        sys.stderr.write(f"{self.path} {told}\n")
+        sys.stderr.flush()
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
 
     def log_message(self, *args: object) -> None:
         return
@@ -30,6 +40,8 @@ class Health(http.server.BaseHTTPRequestHandler):
 def main() -> None:
     config = json.loads(sys.stdin.readline())
     behaviour = config.get("behaviour", "serve")
+    if "gang" in config:
+        behaviour = config.get("behaviours", {}).get(str(config["gang"]["rank"]), behaviour)
     sys.stderr.write(f"starting as {behaviour}\n")
     sys.stderr.flush()
     if behaviour == "die early":

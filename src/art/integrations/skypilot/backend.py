@@ -48,7 +48,7 @@ START_S = 3600.0
 """From the accepted job to a server that answers: the installation is in it."""
 JOB_EVERY_S = 60.0
 ATTACH_S = 30.0
-HEALTH_S = 5.0
+HEALTH_S = 10.0
 KEEP_ALIVE_S = 30.0
 """Shorter than any idle deadline in minutes."""
 _PAUSE_S = 1.0

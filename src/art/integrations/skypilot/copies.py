@@ -18,7 +18,7 @@ from art.tracking.folders import ModelPaths
 from art.wire.models import ModelList
 
 EVERY_S = 60.0
-LIST_S = 60.0
+LIST_S = 30.0
 _log = logging.getLogger(__name__)
 
 

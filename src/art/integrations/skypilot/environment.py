@@ -6,6 +6,7 @@ SkyPilot brings about a hundred packages and takes seconds to import, so our own
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import subprocess
@@ -21,6 +22,7 @@ TESTED = "0.14.1"
 LOCK_SECONDS = 3600.0
 PIP_SECONDS = 3600.0
 ASK_SECONDS = 60.0
+END_SECONDS = 5.0
 LAST_LINES = 12
 _ASK = "from importlib.metadata import version; print(version('skypilot'))"
 
@@ -75,6 +77,15 @@ def _run(command: list[str], problem: str) -> str:
     return done.stdout
 
 
+async def end_process(process: asyncio.subprocess.Process) -> None:
+    """Kills a process that has not ended, and reads its pipes to their ends: nothing of it is left."""
+    if process.returncode is None:
+        process.kill()
+    with contextlib.suppress(TimeoutError):  # a pipe that somebody else keeps open
+        async with asyncio.timeout(END_SECONDS):
+            await process.communicate()
+
+
 async def find_skypilot(environment: Path | None) -> tuple[Path, str]:
     """Returns the interpreter and the version of SkyPilot. Raises ConfigurationError with the remedy."""
     folder = environment or default_folder()
@@ -95,8 +106,7 @@ async def find_skypilot(environment: Path | None) -> tuple[Path, str]:
         async with asyncio.timeout(ASK_SECONDS):
             out, _ = await process.communicate()
     except TimeoutError as error:
-        process.kill()
-        await process.wait()
+        await end_process(process)
         raise ConfigurationError(f"{python} did not answer within {ASK_SECONDS:g} s; {remedy}") from error
     if process.returncode != 0:
         raise ConfigurationError(f"SkyPilot is not installed in {str(folder)!r}; {remedy}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import BoxError, ConfigurationError, DeadlineError
-from art.integrations.skypilot.environment import find_skypilot
+from art.integrations.skypilot.environment import end_process, find_skypilot
 
 PROGRAM = Path(__file__).with_name("sky_program.py")
 ASK_S = 300.0
@@ -97,9 +97,7 @@ class SkyPilot:
                 f"`{python.with_name('sky')} status`"
             ) from error
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            await end_process(process)
 
     async def _interpreter(self) -> Path:
         if self._python is None:
@@ -137,6 +135,7 @@ async def _converse(process: asyncio.subprocess.Process, request: Mapping[str, A
         raise BoxError(f"SkyPilot's program ended without an answer to {about}: {await errors}")
     finally:
         errors.cancel()
+        await asyncio.wait([errors])
 
 
 async def _last_lines(stream: asyncio.StreamReader) -> str:

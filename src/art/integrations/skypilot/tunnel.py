@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from art.errors import BoxError, DeadlineError
+from art.integrations.skypilot.environment import end_process
 from art.integrations.skypilot.task import DATA
 from art.process.reaper import reaper
 from art.process.resources import find_free_tcp_port
@@ -84,8 +85,7 @@ async def _output(command: list[str], name: str, deadline_s: float) -> str:
         raise DeadlineError(f"{name} did not answer within {deadline_s:g} s") from error
     finally:
         if process.returncode is None:
-            process.kill()
-            await process.wait()
+            await end_process(process)
     if process.returncode != 0:
         last = err.decode(errors="replace").strip().splitlines()[-2:]
         raise BoxError(f"{name} ended with code {process.returncode}: {' | '.join(last)}")
@@ -160,8 +160,8 @@ class Tunnel:
                 async with asyncio.timeout(CLOSE_S):
                     await process.wait()
             except TimeoutError:
-                process.kill()
-                await process.wait()
+                _log.debug("ssh of box %s did not end in time", self._shell.box)
+        await end_process(process)
         await asyncio.to_thread(reaper().forget, process.pid)
 
 

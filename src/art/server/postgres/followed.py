@@ -16,7 +16,7 @@ from art.engine.protocol import Deadlines
 from art.engine.remote import RemoteEngine
 from art.engine.replicas.pool import EnginePool, ReplicaWaits
 from art.errors import ARTError, NotFoundError, WorkerDiedError
-from art.rendering.registry import create_chat_renderer
+from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog, Serving
 from art.server.checkpoints.registered_models import resolve_base
 from art.server.postgres.database import Connection, PostgresDatabase, connect, known_errors
@@ -149,7 +149,7 @@ class ServedFollower:
     async def _follow_base(self, name: str, published: PublishedBase) -> None:
         base = self._bases.get(name)
         if base is None or len(base.pool.replicas) != published.replicas:
-            renderer = await asyncio.to_thread(create_chat_renderer, resolve_base(name).source, name=name)
+            renderer = await asyncio.to_thread(_create_renderer, name)
             base = _FollowedBase(EnginePool(published.replicas, waits=ReplicaWaits(up=_UP_SECONDS)))
             self._catalog.add_base(
                 name, base.pool, renderer, max_context=published.max_context, aliases=published.aliases
@@ -207,3 +207,9 @@ class ServedFollower:
             }
             for replica in base.pool.replicas:
                 replica.adapters = set(adapters)
+
+
+def _create_renderer(base_model: str) -> ChatRenderer:
+    from art.rendering.registry import create_chat_renderer  # slow, and in a thread
+
+    return create_chat_renderer(resolve_base(base_model).source, name=base_model)

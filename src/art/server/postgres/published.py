@@ -109,6 +109,7 @@ class Publisher:
     async def run(self) -> None:
         """Publishes until cancelled, or until another server is the controller."""
         while True:
+            self._catalog.changed.clear()
             try:
                 await self.publish()
                 pause = _LOOK_SECONDS
@@ -117,7 +118,6 @@ class Publisher:
             except ARTError as error:
                 _log.warning("the gateways are not told what is served: %s", error)
                 pause = _AGAIN_SECONDS
-            self._catalog.changed.clear()
             try:
                 async with asyncio.timeout(pause):
                     await self._catalog.changed.wait()

@@ -344,7 +344,8 @@ class BaseModelWorkers:
         moved = await self.engines.leave_node(node)
         trainer = self.trainers.supervisor
         async with asyncio.timeout(self._settings.job), self.training:
-            if trainer.current is not None and trainer.current.node == node:
+            worker = trainer.current
+            if worker is not None and node in getattr(worker, "nodes", [worker.node]):  # those of a gang
                 await trainer.move()
                 moved.append(trainer.spec.name)
         return moved
@@ -389,9 +390,9 @@ class BaseModelWorkers:
         how = self._settings.sleep_engine
         if how == "never":
             return
-        if how == "always" or shared_gpu(
-            self.engines.devices(), str((await self.trainers.worker_info()).get("device"))
-        ):
+        info, engines = await self.trainers.worker_info(), self.engines.devices()
+        trained_on = info.get("devices") or [info.get("device")]
+        if how == "always" or any(shared_gpu(engines, str(device)) for device in trained_on):
             await self.engines.rest()
 
     async def wake(self) -> None:

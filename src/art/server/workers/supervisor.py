@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
@@ -31,6 +31,7 @@ from art.errors import (
 from art.process.worker import Launch, RunningWorker, Worker, WorkerSpec
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
+from art.server.workers.gang import GangLaunch, TrainerRanks
 from art.server.workers.health_board import Health, HealthBoard, StallWatch
 
 _log = logging.getLogger(__name__)
@@ -343,13 +344,28 @@ class WorkerOptions:
     """Where the health of engine workers is posted by those who run them; None: they are asked here."""
     connect: Connect = connect_engine
     """Makes the client of an engine's worker."""
+    ranks: TrainerRanks = field(default_factory=TrainerRanks)
+    """The processes of a trainer."""
 
     def __post_init__(self) -> None:
+        if self.ranks.nodes > 1 and self.launch == Worker.start:
+            raise ConfigurationError(
+                f"trainer.nodes is {self.ranks.nodes}, and this server has one machine: give it a cluster, "
+                "or leave trainer.nodes out"
+            )
         if self.devices is not None and len(self.devices) != self.replicas:
             raise ConfigurationError(
                 f"engine.devices names {len(self.devices)} devices for {self.replicas} replicas: "
                 f"{list(self.devices)!r}; name one for each, in their order"
             )
+
+    def trainer_launch(self, deadline: float) -> Launch:
+        """Returns what starts the trainer: one process, or a gang, whose ranks wait so many seconds for each
+        other.
+        """
+        if self.ranks.ranks == 1:
+            return self.launch
+        return GangLaunch(self.launch, self.ranks, deadline=deadline)
 
     def device(self, replica: int) -> str | None:
         """Returns the device of a replica, if it was chosen."""

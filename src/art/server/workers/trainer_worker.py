@@ -237,7 +237,7 @@ def named_error(name: str, message: str, *, status: int = 500) -> ARTError:
     return kind(message)
 
 
-_OURS = frozenset({"base_model", "model_path", "bits", "key", "host", "port"})
+_OURS = frozenset({"base_model", "model_path", "bits", "key", "host", "port", "gang"})
 TRAINER_MODULE = "art.training.worker"
 
 
@@ -253,7 +253,7 @@ class TrainerWorker:
         self._open: dict[str, TrainedModel] = {}
         self.supervisor = supervise(
             f"trainer-{base.label}",
-            options.launch,
+            options.trainer_launch(settings.train_idle),
             command=module_command(TRAINER_MODULE),
             config=_trainer_config(base, options.trainer_options),
             layout=layout,

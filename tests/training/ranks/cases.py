@@ -1,0 +1,106 @@
+"""One case of training, made from words alone, so that every rank and a single process make the same one."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny_policies import MODEL, causal_lm, games, policy, qwen3, randomize
+
+from art.batch.algorithms import resolve
+from art.batch.batch_types import Batch
+from art.training.attention.interface import NAME
+from art.training.policy import Policy, fingerprint
+from art.training.ranks.group import RankGroup
+from art.training.ranks.sharded import own_part, shard_base
+from art.training.trainer import Trainer
+from art.wire.algorithm import Algorithm
+from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
+
+
+def make_policy(sharing: RankGroup | None = None) -> Policy:
+    if sharing is None:
+        return policy(dtype=torch.float64)
+    model = causal_lm(qwen3(), NAME, torch.float64)
+    known_as = fingerprint(model)
+    shard_base(model, sharing, "cpu")
+    return Policy(model, name="tiny", block=8, long=6, known_as=known_as)
+
+
+def algorithm_of(case: dict[str, Any]) -> Algorithm:
+    parts = dict(case.get("parts", {}))
+    if case["algorithm"] == "distillation":
+        parts.setdefault("teacher", {"kind": "base"})
+    return resolve(case["algorithm"], **parts)
+
+
+def batch_of(case: dict[str, Any], algorithm: Algorithm, step: int) -> Batch:
+    shape = case.get("games", {})
+    return games(
+        case.get("seed", 0) + step,
+        **{"groups": 4, "untrained": 0.3, **shape},
+        algorithm=algorithm,
+    )
+
+
+def request_of(batch: Batch, algorithm: Algorithm, step: int, case: dict[str, Any]) -> TrainRequest:
+    taken_off = algorithm.kl is not None and algorithm.kl.place == "reward" and algorithm.critic is None
+    return TrainRequest(
+        model=MODEL,
+        step=step,
+        algorithm=algorithm,
+        optimizer=OptimizerSpec(learning_rate=1e-2),
+        normalizer=batch.normalizer,
+        rewards=batch.rewards if taken_off else None,
+        reference=case.get("reference"),
+        kind="sft" if case["algorithm"] == "sft" else "rl",
+    )
+
+
+class Learned:
+    """A trainer that goes through a case."""
+
+    def __init__(self, case: dict[str, Any], ranks: RankGroup | None = None, base: Policy | None = None):
+        lora = None if case.get("full") else LoraSpec(r=4, alpha=8, dropout=case.get("dropout", 0.0))
+        self.case = case
+        self.trainer = Trainer(
+            base or make_policy(), token_budget=case.get("budget", 28), ranks=ranks or RankGroup()
+        )
+        folder = case.get("checkpoint")
+        self.trainer.open(MODEL, lora, seed=3, checkpoint=None if folder is None else Path(folder))
+        if folder is None and lora is not None:
+            randomize(dict(self.trainer.parameters(MODEL)))
+
+    def step(self) -> dict[str, float]:
+        at = self.trainer.steps[MODEL]
+        algorithm = algorithm_of(self.case)
+        batch = batch_of(self.case, algorithm, at)
+        return self.trainer.train(batch.tree, batch.entries, request_of(batch, algorithm, at, self.case))
+
+    def weights(self) -> torch.Tensor:
+        return torch.cat([one.detach().flatten() for one in self.trainer.parameters(MODEL).values()])
+
+    def outcome(self) -> dict[str, Any]:
+        """All steps of the case."""
+        metrics = [self.step() for _ in range(self.case.get("steps", 2))]
+        columns = {}
+        recorded = self.trainer._open[MODEL].recorded
+        if recorded is not None:
+            columns = {name: value.astype("float64").tolist() for name, value in recorded[1].items()}
+        folder = self.case.get("save")
+        if folder is not None and self.trainer.ranks.is_leader:
+            self.trainer.save(MODEL, Path(folder))
+        bits = hashlib.sha256(self.weights().numpy().tobytes())
+        for one in self.trainer._open[MODEL].optimizer.state.values():
+            for _, moment in sorted(one.items()):
+                bits.update(moment.numpy().tobytes())
+        return {
+            "weights": self.weights().tolist(),
+            "digest": self.trainer.digest(MODEL),
+            "bits": bits.hexdigest(),
+            "metrics": metrics,
+            "kept": sum(own_part(one).numel() for one in self.trainer.policy.causal_lm.parameters()),
+            "columns": columns,
+        }
