@@ -4,7 +4,7 @@
     python -m bench.kills --kills 6 --local     the same without a cluster: engine, trainer and server
 
 Each kill is a SIGKILL, of a kind and after a wait that the seed draws: of an engine's node, the trainer's
-node, a process of the trainer alone, the placer, the server with its gateway, and the head node with the
+node, a rank of the trainer alone, the placer, the server with its gateway, and the head node with the
 whole cluster. A dead node is replaced by one with another address. The program (`bench.kill_program`) has no
 line for any of this. Counted: rollouts that failed, steps that were trained twice or not at all, and runs
 whose last adapter differs in a byte from that of an undisturbed run.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 import random
@@ -25,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,10 +37,10 @@ from bench.ray_nodes import RayNodes, ray_nodes
 from bench.rows import Row, write_rows
 
 LOCAL_KINDS = ("engine", "trainer", "server")
-CLUSTER_KINDS = ("engine node", "trainer node", "trainer", "placer", "server", "head")
+CLUSTER_KINDS = ("engine node", "trainer node", "rank", "placer", "server", "head")
 MOST_RUN_SECONDS = 1800
-NODES = 3
-"""With room for two workers each; the workers need three places."""
+NODES, NODE_CPUS = 3, 4
+"""A worker takes one: any two nodes have room for two engines and two ranks on one node."""
 
 
 @dataclass
@@ -83,13 +82,13 @@ class Victims:
         return list((reply.get("cluster") or {}).get("workers", []))
 
 
-def strike(kind: str, victims: Victims, nodes: RayNodes | None, fresh: Iterator[str]) -> bool:
+def strike(kind: str, victims: Victims, nodes: RayNodes | None) -> bool:
     """Kills what the kind names. Returns False when there is none of it at the moment."""
     if kind == "head":
         assert nodes is not None
         nodes.restart_head()
         for _ in range(NODES):
-            nodes.add(next(fresh), cpus=2)
+            nodes.add(cpus=NODE_CPUS)
         return True
     if kind.endswith(" node"):
         assert nodes is not None
@@ -98,11 +97,11 @@ def strike(kind: str, victims: Victims, nodes: RayNodes | None, fresh: Iterator[
         if not there:
             return False
         nodes.kill(there[0])
-        nodes.add(next(fresh), cpus=2)
+        nodes.add(cpus=NODE_CPUS)
         return True
-    if nodes is not None and kind == "trainer":
+    if kind == "rank":
         pids = [one["pid"] for one in victims.workers() if one["name"].startswith("trainer")]
-        pid = pids[0] if pids else None
+        pid = pids[-1] if pids else None
     else:
         module = {
             "engine": "art.engine.builtin.worker",
@@ -138,7 +137,6 @@ def run(
     with log.open("wb") as told, (folder / "lines.jsonl").open("w+") as lines:
         program = subprocess.Popen(command, stdout=lines, stderr=told, env=variables)
         victims = Victims(folder, psutil.Process(program.pid))
-        fresh = (f"127.0.0.{number}" for number in itertools.count(100))
         while program.poll() is None:
             if time.monotonic() - begun > MOST_RUN_SECONDS:
                 program.kill()
@@ -150,7 +148,7 @@ def run(
                 time.sleep(0.05)
             if program.poll() is None and outcome.kills.total() < most_kills:
                 kind = dice.choice(kinds)
-                if strike(kind, victims, nodes, fresh):
+                if strike(kind, victims, nodes):
                     outcome.kills[kind] += 1
                     print(f"  {time.monotonic() - begun:6.1f} s  killed: {kind}", flush=True)
         if program.returncode:
@@ -208,7 +206,8 @@ def compare(outcomes: Sequence[Outcome], calm: Outcome, steps: int) -> list[Row]
 def measure(options: argparse.Namespace, folder: Path, nodes: RayNodes | None) -> list[Row]:
     """The undisturbed run, then disturbed ones until there were enough kills."""
     where = ["--cluster", nodes.address] if nodes is not None else []
-    arguments = [*where, "--steps", str(options.steps), "--ranks", str(options.ranks)]
+    ranks = options.ranks or (1 if nodes is None else 2)
+    arguments = [*where, "--steps", str(options.steps), "--ranks", str(ranks)]
     kinds = options.kinds or (LOCAL_KINDS if nodes is None else CLUSTER_KINDS)
     dice = random.Random(options.seed)
 
@@ -240,7 +239,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=12, help="of each run")
-    parser.add_argument("--ranks", type=int, default=1, help="of the trainer")
+    parser.add_argument("--ranks", type=int, help="of the trainer; default: 2 on a cluster, else 1")
     parser.add_argument("--pause", type=float, default=12.0, help="mean seconds between two kills")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="*", help="what is killed; default: everything")
@@ -254,8 +253,8 @@ def main() -> None:
             write_rows("kills_local", measure(options, folder, None))
             return
         with ray_nodes(folder) as nodes:
-            for number in range(NODES):
-                nodes.add(f"127.0.0.{11 + number}", cpus=2)
+            for _ in range(NODES):
+                nodes.add(cpus=NODE_CPUS)
             write_rows("kills", measure(options, folder, nodes))
 
 

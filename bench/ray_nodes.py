@@ -1,4 +1,4 @@
-"""A Ray cluster of simulated nodes for a test, in a process of its own."""
+"""A real Ray cluster of simulated nodes, for tests and benches, in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 HEAD = "127.0.0.2"
-ECHO_FOLDER = Path(__file__).parents[1] / "server" / "workers"
+ECHO_FOLDER = Path(__file__).parents[1] / "tests" / "server" / "workers"
 
 
 class RayNodes:
@@ -23,13 +23,17 @@ class RayNodes:
     def __init__(self, process: subprocess.Popen[str], environment: dict[str, str]) -> None:
         self.environment = environment
         self.alive: set[str] = set()
+        self._count = 0
         self._process = process
         self.address: str = self._answer()["address"]
 
-    def add(self, address: str, *, cpus: int = 2, **resources: float) -> None:
-        """Adds a node with this address."""
+    def add(self, *, cpus: int = 2, **resources: float) -> str:
+        """Adds a node; returns its address."""
+        self._count += 1
+        address = f"127.0.0.{10 + self._count}"
         self._tell({"add": {"node_ip_address": address, "num_cpus": cpus, "resources": resources}})
         self.alive.add(address)
+        return address
 
     def kill(self, address: str) -> None:
         """Kills all processes of the node."""
