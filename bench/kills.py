@@ -71,7 +71,7 @@ class Victims:
         return None
 
     def workers(self) -> list[dict[str, Any]]:
-        """Returns where the workers are, as the server's health says; none while there is no server."""
+        """Returns the workers that serve, as the server's health says; none while there is no server."""
         try:
             at = json.loads((self._folder / "server" / "address.json").read_text())
             headers = {"Authorization": f"Bearer {at['key']}"}
@@ -79,7 +79,8 @@ class Victims:
             reply = httpx.get(health, headers=headers, timeout=5.0, trust_env=False).json()
         except (OSError, ValueError, httpx.HTTPError):
             return []
-        return list((reply.get("cluster") or {}).get("workers", []))
+        rows = (reply.get("cluster") or {}).get("workers", [])
+        return [row for row in rows if row["pid"]]  # one that starts has none, and 0 is this process's group
 
 
 def strike(kind: str, victims: Victims, nodes: RayNodes | None) -> bool:
