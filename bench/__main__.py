@@ -33,8 +33,9 @@ BENCHES = (
     "postgres",
     "ranks",
     "gateways",
+    "cluster",
 )
-ON_REQUEST = ("algorithms", "environments", "examples", "gpu", "ui")
+ON_REQUEST = ("algorithms", "environments", "examples", "gpu", "kills", "ui")
 """Only when named: long runs that write into docs, what needs libraries, CUDA or a browser."""
 
 

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
+from bench.ray_nodes import ECHO_FOLDER, HEAD, RayNodes
 from made_run import made_run
-from ray_nodes import ECHO_FOLDER, HEAD, RayNodes
 from starlette.testclient import TestClient
 
 from art.cluster.launcher import ClusterLauncher

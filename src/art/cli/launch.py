@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from art.cli.run_options import options_from
 from art.errors import ARTError, ConfigurationError
 from art.process.environment import API_KEY, BASE_URL, inherited_variables
 
@@ -121,7 +121,7 @@ def launch(
         plan = plan_box(
             cluster_name=name,
             gpu=gpus,
-            resources=_parse_fields(resource or []),
+            resources=options_from("--resource", resource or []),
             art_version=art_version,
             nodes=nodes,
             cloud=cloud,
@@ -136,20 +136,6 @@ def launch(
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(1) from error
     raise typer.Exit(code)
-
-
-def _parse_fields(words: Sequence[str]) -> dict[str, Any]:
-    """Returns fields of `NAME=VALUE` words. Raises ConfigurationError."""
-    found: dict[str, Any] = {}
-    for word in words:
-        field, equals, value = word.partition("=")
-        if not equals or not field:
-            raise ConfigurationError(f"--resource {word!r}: write NAME=VALUE, such as cpus=4+")
-        try:
-            found[field] = json.loads(value)
-        except ValueError:
-            found[field] = value
-    return found
 
 
 async def _print_task(plan: BoxPlan, choices: LaunchChoices) -> int:

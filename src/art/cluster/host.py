@@ -23,7 +23,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import uvicorn
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -32,12 +31,11 @@ from starlette.routing import Mount, Route
 from art.cluster.host_messages import HostNews, Reached, ReachOrder, Started, StartOrder
 from art.cluster.placer_lines import HostAddress, HostOrder
 from art.cluster.shelf import Shelf
-from art.cluster.shelf_app import QuietServer, ShelfAddress, make_shelf_app
-from art.errors import ARTError, AuthenticationError, ConfigurationError, RequestError, WorkerError
+from art.cluster.shelf_app import QuietServer, ShelfAddress, guard_route, make_shelf_app
+from art.errors import ConfigurationError, WorkerError
 from art.process.resources import listen
 from art.process.worker import Worker, WorkerSpec
-from art.wire.engine import to_body
-from art.wire.records import Strict, flaws_without_values
+from art.wire.records import Strict
 
 _log = logging.getLogger(__name__)
 _SIGN_S = 1.0
@@ -116,8 +114,11 @@ class NodeHost:
         }
         return Starlette(
             routes=[
-                Route("/life", _guarded(self._life, key), methods=["GET"]),
-                *(Route(path, _guarded(_answer(one), key), methods=["POST"]) for path, one in posts.items()),
+                Route("/life", guard_route(self._life, key), methods=["GET"]),
+                *(
+                    Route(path, guard_route(_answer(one), key), methods=["POST"])
+                    for path, one in posts.items()
+                ),
                 Mount("/", shelf),
             ]
         )
@@ -253,29 +254,6 @@ def _answer(work: Callable[[bytes], Awaitable[Strict | None]]) -> Callable[[Requ
         return Response(content, media_type="application/json")
 
     return endpoint
-
-
-def _guarded(
-    handler: Callable[[Request], Awaitable[Response]], key: str
-) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        try:
-            sent = request.headers.get("authorization", "")
-            if not secrets.compare_digest(sent.encode(), f"Bearer {key}".encode()):
-                raise AuthenticationError("no key was sent, or a wrong one", status=401, code="invalid_key")
-            return await handler(request)
-        except ValidationError as error:
-            words = f"malformed body: {flaws_without_values(error)}"
-            return _error_reply(RequestError(words, status=400, code="bad_body"))
-        except ARTError as error:
-            return _error_reply(error)
-
-    return endpoint
-
-
-def _error_reply(error: ARTError) -> Response:
-    body = to_body(error)
-    return Response(body.model_dump_json(), status_code=body.status, media_type="application/json")
 
 
 async def _wait_for(event: asyncio.Event, seconds: float) -> None:

@@ -133,18 +133,20 @@ def make_shelf_app(shelf: Shelf, read_key: str, order_key: str | None) -> Starle
         return StreamingResponse(_answer(work), media_type="application/json")
 
     routes = [
-        Route("/shelf/{digest}/manifest", _guarded(manifest, read_key), methods=["GET"]),
-        Route("/shelf/{digest}/files/{name:path}", _guarded(file, read_key), methods=["GET"]),
+        Route("/shelf/{digest}/manifest", guard_route(manifest, read_key), methods=["GET"]),
+        Route("/shelf/{digest}/files/{name:path}", guard_route(file, read_key), methods=["GET"]),
     ]
     if order_key is not None:
         routes += [
-            Route("/fetch", _guarded(fetch, order_key), methods=["POST"]),
-            Route("/adopt", _guarded(adopt, order_key), methods=["POST"]),
+            Route("/fetch", guard_route(fetch, order_key), methods=["POST"]),
+            Route("/adopt", guard_route(adopt, order_key), methods=["POST"]),
         ]
     return Starlette(routes=routes)
 
 
-def _guarded(handler: Handler, key: str) -> Handler:
+def guard_route(handler: Handler, key: str) -> Handler:
+    """Returns a handler that asks for the key first, and answers errors of ours as bodies."""
+
     async def endpoint(request: Request) -> Response:
         try:
             sent = request.headers.get("authorization", "")

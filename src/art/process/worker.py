@@ -120,12 +120,9 @@ class SharedDisk:
         """Does nothing: it was written in its place."""
 
 
-class RunningWorker(Protocol):
-    """A worker that serves, wherever it runs: its address, its key, its disk and its life."""
+class Supervised(Protocol):
+    """The interface of supervised processes: a `Worker`, or a vLLM server."""
 
-    url: str
-    key: str
-    disk: WorkerDisk
     node: str
     """The address of its machine in a cluster; empty: this machine."""
 
@@ -143,6 +140,14 @@ class RunningWorker(Protocol):
     async def stop(self) -> None: ...
 
     async def kill(self) -> None: ...
+
+
+class RunningWorker(Supervised, Protocol):
+    """A worker that serves, wherever it runs: its address, its key, its disk and its life."""
+
+    url: str
+    key: str
+    disk: WorkerDisk
 
 
 Launch = Callable[[WorkerSpec], Awaitable[RunningWorker]]

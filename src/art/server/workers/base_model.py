@@ -91,7 +91,9 @@ class EngineWorkers:
         self._workers: dict[int, RunningWorker | VllmServer] = {}
         waits = ReplicaWaits(up=settings.start, awake=settings.job)
         self.pool = EnginePool(options.replicas, waits=waits, failed=self._failed)
-        self._board = options.board or (ProbingBoard() if options.replicas > ASKED_BY_SUPERVISORS else None)
+        # The hosts of a cluster tell health by themselves: a worker there knows the newest.
+        many_here = options.replicas > ASKED_BY_SUPERVISORS and not options.in_cluster
+        self._board = options.board or (ProbingBoard() if many_here else None)
         self.supervisors = [
             self._supervisor(number, base, options, layout) for number in range(options.replicas)
         ]

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from art.engine.protocol import Deadlines, Engine
 from art.engine.remote import RemoteEngine
@@ -28,35 +28,13 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
-from art.process.worker import Launch, RunningWorker, Worker, WorkerSpec
+from art.process.worker import Launch, RunningWorker, Supervised, Worker, WorkerSpec
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
 from art.server.workers.gang import GangLaunch, TrainerRanks
 from art.server.workers.health_board import Health, HealthBoard, StallWatch
 
 _log = logging.getLogger(__name__)
-
-
-class Supervised(Protocol):
-    """The interface of supervised processes: a `Worker`, or a vLLM server."""
-
-    node: str
-    """The address of its machine in a cluster; empty: this machine."""
-
-    @property
-    def label(self) -> str: ...
-
-    async def wait(self) -> object: ...
-
-    def death(self) -> WorkerDiedError: ...
-
-    async def probe(self) -> Mapping[str, Any]: ...
-
-    async def dump_stacks(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def kill(self) -> None: ...
 
 
 W = TypeVar("W", bound=Supervised)

@@ -1,6 +1,7 @@
 """A Ray cluster on this machine, as a program: each simulated node has a loopback address of its own.
 
 stdin    {"add": {"node_ip_address": "127.0.0.11", "num_cpus": 2}}    {"kill": "127.0.0.11"}
+         {"restart": []}: the head node dies, the other nodes with it; another head has the same address
 stdout   {"address": "127.0.0.2:40123"}, then one line for each order
 """
 
@@ -33,6 +34,14 @@ def main() -> None:
             node = cluster.add_node(object_store_memory=STORE, **order["add"])
             nodes[order["add"]["node_ip_address"]] = node
             tell({"added": order["add"]["node_ip_address"]})
+        elif "restart" in order:
+            port = int(cluster.address.rpartition(":")[2])
+            for node in [cluster.head_node, *nodes.values()]:
+                cluster.remove_node(node, allow_graceful=False)
+            nodes = {}
+            args = {**head, "object_store_memory": STORE, "gcs_server_port": port}
+            cluster = Cluster(initialize_head=True, head_node_args=args)
+            tell({"address": cluster.address})
         else:
             cluster.remove_node(nodes.pop(order["kill"]), allow_graceful=False)
             tell({"killed": order["kill"]})

@@ -1,4 +1,4 @@
-"""A Ray cluster of simulated nodes for a test, in a process of its own."""
+"""A real Ray cluster of simulated nodes, for tests and benches, in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 HEAD = "127.0.0.2"
-ECHO_FOLDER = Path(__file__).parents[1] / "server" / "workers"
+ECHO_FOLDER = Path(__file__).parents[1] / "tests" / "server" / "workers"
 
 
 class RayNodes:
@@ -39,6 +39,12 @@ class RayNodes:
         """Kills all processes of the node."""
         self._tell({"kill": address})
         self.alive.discard(address)
+
+    def restart_head(self) -> None:
+        """Kills the head node, and with it the cluster. The next head has the same address and no node."""
+        answer = self._tell({"restart": []})
+        assert answer["address"] == self.address, answer
+        self.alive.clear()
 
     def _tell(self, order: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None

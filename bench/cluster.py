@@ -1,0 +1,94 @@
+"""A cluster of this machine: rollouts on 1 to 8 nodes of a real Ray, and the death of an engine's node.
+
+    python -m bench cluster
+
+Each node has a loopback address of its own, and an engine's worker that sleeps in place of computing
+(`bench.scaling` has the same without Ray). Then one of two nodes dies under requests. Measured: from the end
+of its worker's process to the pool sending it nothing more, and to a successor that serves on another node.
+The other rows of a cluster: `shelf`, `scale`, `scaling`, `ranks`, `postgres`, `gateways`, `kills`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import psutil
+
+from art.cluster.launcher import ClusterLauncher
+from art.cluster.settings import ClusterSettings
+from bench.ray_nodes import HEAD, RayNodes, ray_nodes
+from bench.rows import Row, write_rows
+from bench.scaling import COUNTS, ROLLOUTS, Gateway, ask, measure, running_gateway
+
+SOON, DEADLINE = 0.005, 120.0
+LEFT_SECONDS, SERVES_SECONDS = 1.0, 30.0
+
+
+@contextlib.asynccontextmanager
+async def connected(nodes: RayNodes, folder: Path) -> AsyncIterator[ClusterLauncher]:
+    """A launcher whose workers take a whole node each."""
+    settings = ClusterSettings(
+        address=nodes.address,
+        host=HEAD,
+        shelf=str(folder / "{node}"),
+        engine={"cpus": 2},  # type: ignore[arg-type]
+    )
+    launcher = await ClusterLauncher.start(settings, folder, folder)
+    try:
+        yield launcher
+    finally:
+        await launcher.close()
+
+
+async def until(true: Callable[[], bool]) -> float:
+    """Returns when it became true, in seconds of the clock. Raises TimeoutError."""
+    async with asyncio.timeout(DEADLINE):
+        while not true():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(SOON)
+    return time.monotonic()
+
+
+async def die_under_load(gateway: Gateway, launcher: ClusterLauncher, nodes: RayNodes) -> list[Row]:
+    """Kills the node of the first engine while all places are taken."""
+    replica = gateway.engines.pool.replicas[0]
+    worker = next(one for one in launcher.workers if one.spec.name.endswith("-0"))
+    load = asyncio.create_task(ask(gateway, 2 * ROLLOUTS, 60, 1))
+    await until(lambda: replica.open >= ROLLOUTS // 2)
+    killing = asyncio.create_task(asyncio.to_thread(nodes.kill, worker.node))
+    died = await until(lambda: not psutil.pid_exists(worker.pid))
+    left = await until(lambda: not replica.up) - died
+    await killing
+    await asyncio.to_thread(nodes.add)
+    serves = await until(lambda: replica.up) - died
+    done = await load
+    return [
+        Row(name="a dead node's requests leave it", ours=left, unit="s", goal=LEFT_SECONDS, at_most=True),
+        Row(name="another node serves", ours=serves, unit="s", goal=SERVES_SECONDS, at_most=True),
+        Row(name="requests that failed", ours=done["failed"], unit="", goal=0, at_most=True),
+    ]
+
+
+async def run() -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="art-cluster-") as temporary:
+        folder = Path(temporary)
+        with ray_nodes(folder) as nodes:
+            os.environ.update(nodes.environment)  # the token, for this program and its placer
+            for _ in range(max(COUNTS)):
+                await asyncio.to_thread(nodes.add)
+            async with connected(nodes, folder / "scaling") as launcher:
+                rows = await measure(COUNTS, launcher.launch)
+            async with (
+                connected(nodes, folder / "death") as launcher,
+                running_gateway(2, folder / "gateway", launcher.launch) as gateway,
+            ):
+                return [*rows, *await die_under_load(gateway, launcher, nodes)]
+
+
+if __name__ == "__main__":
+    write_rows("cluster", asyncio.run(run()))
