@@ -1,13 +1,13 @@
 """Runs of tic-tac-toe that somebody disturbs: processes and nodes are killed at random moments.
 
-    python -m bench kills                       50 kills on a Ray cluster of this machine (about 40 minutes)
+    python -m bench kills                       50 kills on a Ray cluster of this machine (about 15 minutes)
     python -m bench.kills --kills 6 --local     the same without a cluster: engine, trainer and server
 
 Each kill is a SIGKILL, of a kind and after a wait that the seed draws: of an engine's node, the trainer's
 node, a rank of the trainer alone, the placer, the server with its gateway, and the head node with the
 whole cluster. A dead node is replaced by one with another address. The program (`bench.kill_program`) has no
-line for any of this. Kills begin once the server has served. Counted: rollouts that failed, steps that were trained twice or not at all, and runs
-whose last adapter differs in a byte from that of an undisturbed run.
+line for any of this. Kills begin once the server has served. Counted: rollouts that failed, steps that were
+trained twice or not at all, and runs whose last adapter differs in a byte from that of an undisturbed run.
 """
 
 from __future__ import annotations
