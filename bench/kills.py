@@ -1,13 +1,13 @@
 """Runs of tic-tac-toe that somebody disturbs: processes and nodes are killed at random moments.
 
-    python -m bench kills                       50 kills on a Ray cluster of this machine (about 40 minutes)
+    python -m bench kills                       50 kills on a Ray cluster of this machine (about 15 minutes)
     python -m bench.kills --kills 6 --local     the same without a cluster: engine, trainer and server
 
 Each kill is a SIGKILL, of a kind and after a wait that the seed draws: of an engine's node, the trainer's
 node, a rank of the trainer alone, the placer, the server with its gateway, and the head node with the
 whole cluster. A dead node is replaced by one with another address. The program (`bench.kill_program`) has no
-line for any of this. Counted: rollouts that failed, steps that were trained twice or not at all, and runs
-whose last adapter differs in a byte from that of an undisturbed run.
+line for any of this. Kills begin once the server has served. Counted: rollouts that failed, steps that were
+trained twice or not at all, and runs whose last adapter differs in a byte from that of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def run(
 ) -> Outcome:
     """One run of the program to its end, disturbed `most_kills` times at most."""
     folder.mkdir(parents=True)
-    outcome, begun = Outcome(), time.monotonic()
+    outcome, begun, served = Outcome(), time.monotonic(), False
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **(nodes.environment if nodes else {})}
     command = [sys.executable, "-m", "bench.kill_program", "--path", str(folder), *arguments]
     log = folder / "program.log"
@@ -147,7 +147,9 @@ def run(
             until = time.monotonic() + dice.expovariate(1 / pause)
             while time.monotonic() < until and program.poll() is None:
                 time.sleep(0.05)
-            if program.poll() is None and outcome.kills.total() < most_kills:
+            # A server that is killed before it ever served is an error of its program's start, which is told.
+            served = served or (folder / "server" / "address.json").exists()
+            if served and program.poll() is None and outcome.kills.total() < most_kills:
                 kind = dice.choice(kinds)
                 if strike(kind, victims, nodes):
                     outcome.kills[kind] += 1
