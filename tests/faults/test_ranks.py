@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def test_ranks_killed_at_random_moments_change_nothing(tmp_path: Path, base: Pat
     The adapter and its moments are those of a run in which nobody died, bit for bit.
     """
     chance = random.Random(5)
-    found = {}
+    found, seen = {}, 0
     for kind in ("undisturbed", "killed"):
         with running_server(tmp_path / kind, base, trainer={"ranks": 2}, restarts=20) as server:
             for step in range(STEPS):
@@ -66,6 +67,9 @@ def test_ranks_killed_at_random_moments_change_nothing(tmp_path: Path, base: Pat
                 if kind == "killed":
                     up = {"state": "up", "restarts": step + 1}
                     eventually(lambda up=up: server.health()["trainer"] == up)
+                    log = (tmp_path / "server.log").read_text()
+                    assert set(re.findall(r"rank (\d) of 2", log[seen:])) == {str(step % 2)}
+                    seen = len(log)
             assert server.model()["checkpoints"] == list(range(STEPS + 1))
             found[kind] = adapter(server, STEPS)
     assert found["killed"] == found["undisturbed"]

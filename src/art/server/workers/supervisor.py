@@ -36,6 +36,8 @@ from art.server.workers.health_board import Health, HealthBoard, StallWatch
 
 _log = logging.getLogger(__name__)
 
+DEATH_S = 2.0
+"""For the end of a process to be heard of after its connection broke."""
 
 W = TypeVar("W", bound=Supervised)
 Start = Callable[[WorkerSpec], Awaitable[W]]
@@ -195,7 +197,7 @@ class Supervisor(Generic[W]):
             if self._watch_health is not None:
                 with self._watch_health(worker, self._keep_health, partial(self.report, worker)):
                     await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
-                return worker.death() if ended.done() else self._suspicion.result()
+                return await self._find_cause(worker, ended)
             pulse = StallWatch(worker.label, self.spec.health_deadline)
             while True:
                 await asyncio.wait(
@@ -205,7 +207,7 @@ class Supervisor(Generic[W]):
                 await asyncio.wait({probe, *signs}, return_when=asyncio.FIRST_COMPLETED)
                 if self._suspicion.done() or ended.done():
                     probe.cancel()
-                    return worker.death() if ended.done() else self._suspicion.result()
+                    return await self._find_cause(worker, ended)
                 try:
                     self.health = probe.result()
                     pulse.check(self.health)
@@ -213,6 +215,12 @@ class Supervisor(Generic[W]):
                     return error
         finally:
             ended.cancel()
+
+    async def _find_cause(self, worker: W, ended: asyncio.Future[Any]) -> WorkerError:
+        """The worker's death where it has one: it says more than the connection that broke by it."""
+        if not ended.done() and isinstance(self._suspicion.result(), WorkerDiedError):
+            await asyncio.wait({ended}, timeout=DEATH_S)
+        return worker.death() if ended.done() else self._suspicion.result()
 
     def _keep_health(self, health: Health) -> None:
         self.health = health
