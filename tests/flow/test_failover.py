@@ -56,7 +56,7 @@ async def one_group(model: art.TrainableModel, step: int) -> art.TrajectoryGroup
 
 async def test_a_job_whose_controller_is_killed_is_trained_once_by_the_next(tmp_path: Path) -> None:
     if programs() is None:
-        pytest.skip("no Postgres on this machine: sh tests/server/install_postgres.sh")
+        pytest.skip("no Postgres on this machine: sh tests/install_programs.sh")
     with running_postgres() as postgres:
         home = Home(tmp_path / "art", postgres.create_database(), postgres)
         servers = ArtServers(home)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArtServers]:
     """A controller, and two gateways of it."""
     if programs() is None:
-        pytest.skip("no Postgres on this machine: sh tests/server/install_postgres.sh")
+        pytest.skip("no Postgres on this machine: sh tests/install_programs.sh")
     with running_postgres() as postgres:
         home = Home(tmp_path_factory.mktemp("art"), postgres.create_database(), postgres)
         started = ArtServers(home)

@@ -43,7 +43,7 @@ async def live(tmp_path: Path, engine: ScriptedEngine, renderer: LibraryRenderer
 def postgres() -> Iterator[PrivatePostgres]:
     """A real Postgres for all tests that lose nothing when it is killed: it does not wait for the disk."""
     if programs() is None:
-        pytest.skip("no Postgres on this machine: sh tests/server/install_postgres.sh")
+        pytest.skip("no Postgres on this machine: sh tests/install_programs.sh")
     with running_postgres() as server:
         yield server
 

@@ -32,7 +32,7 @@ class PrivatePostgres:
     def __init__(self, folder: Path, *, durable: bool) -> None:
         """durable: what is committed is on disk before that is told, for tests that kill it."""
         bin_folder = programs()
-        assert bin_folder is not None, "sh tests/server/install_postgres.sh"
+        assert bin_folder is not None, "sh tests/install_programs.sh"
         self._bin, self.folder, self._durable = bin_folder, folder, durable
         self.user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
         self.port = free_port()

@@ -35,7 +35,7 @@ def browser() -> Iterator[Browser]:
     """A real Chromium. Not for the session: while it is there, an event loop runs in this thread."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        pytest.skip("no Chromium is installed: run tests/ui/install_browser.sh")
+        pytest.skip("no Chromium is installed: run tests/install_programs.sh")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -113,9 +113,7 @@ def install(
     if what == "skypilot":
         _install_skypilot(at, cloud or [])
         return
-    from art.engine.vllm.install import install as make
-    from art.engine.vllm.install import machine_kind
-    from art.engine.vllm.runtime import default_folder
+    from art.engine.vllm.runtime import default_folder, install_vllm, machine_kind
     from art.errors import ARTError
 
     if device not in ("auto", "cpu", "cuda"):
@@ -123,7 +121,7 @@ def install(
         raise typer.Exit(2)
     folder = at or default_folder()
     try:
-        made = make(
+        made = install_vllm(
             folder,
             machine_kind() if device == "auto" else "cuda" if device == "cuda" else "cpu",
             lambda line: typer.echo(line, err=True),
@@ -172,8 +170,7 @@ def status(what: What = "vllm", at: At = None) -> None:
         return
     import asyncio
 
-    from art.engine.vllm.install import installed, machine_kind
-    from art.engine.vllm.runtime import TESTED, default_folder, find_runtime
+    from art.engine.vllm.runtime import TESTED, default_folder, find_runtime, installed, machine_kind
     from art.errors import ARTError
 
     folder = at or default_folder()

@@ -28,7 +28,7 @@ def missing_tools() -> list[str]:
 
 needs_ssh = pytest.mark.skipif(
     bool(missing_tools()) and not EVERYTHING,
-    reason=f"{', '.join(missing_tools())} missing; see tests/integrations/skypilot/install_ssh.sh",
+    reason=f"{', '.join(missing_tools())} missing; see tests/install_programs.sh",
 )
 
 

