@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from art.cluster.cluster_record import ClusterRecord
+from art.cluster.cluster_record import ClusterRecord, DrainedNodes
+from art.errors import DiskError, StorageError
 from waiting import until
 
 
@@ -45,3 +46,25 @@ async def test_a_folder_that_takes_no_file_is_told_once(
         await until(lambda: len(looked) > 5)
         await record.close()
     assert [one.getMessage()[:35] for one in caplog.records] == ["the pages do not see the cluster: /"[:35]]
+
+
+def test_drained_nodes_are_known_to_the_next_server(tmp_path: Path) -> None:
+    drained = DrainedNodes(tmp_path)
+    assert list(drained) == []
+    for node in ("b", "a", "c"):
+        drained.change(node, drained=True)
+    drained.change("b", drained=False)
+    later = DrainedNodes(tmp_path)
+    assert list(later) == ["a", "c"] and "a" in later and "b" not in later
+
+
+def test_drained_nodes_that_cannot_be_stored_or_read_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "server").write_text("a file where a folder should be")
+    drained = DrainedNodes(tmp_path)
+    drained._path = tmp_path / "server" / "drained.json"
+    with pytest.raises(DiskError, match="which nodes are drained could not be stored"):
+        drained.change("a", drained=True)
+    assert "a" not in drained
+    (tmp_path / "drained.json").write_text('{"a": 1}')
+    with pytest.raises(StorageError, match=r"drained\.json is no list of nodes; remove it"):
+        DrainedNodes(tmp_path)

@@ -53,6 +53,17 @@ def test_what_is_no_address_says_what_one_is(given: str, says: str) -> None:
         ClusterSettings(address=given)
 
 
+@pytest.mark.parametrize("bucket", ["s3://copies/shelf/", "gs://copies", "file:///mnt/shared/shelf"])
+def test_a_bucket_is_a_url_of_fsspec(bucket: str) -> None:
+    assert ClusterSettings(address="auto", bucket=bucket).bucket == bucket.rstrip("/")
+
+
+@pytest.mark.parametrize("bucket", ["copies", "https://host/copies", "ftp://me:word@host/copies", "s3://"])
+def test_what_is_no_bucket_says_what_one_is(bucket: str) -> None:
+    with pytest.raises(ValidationError, match=r"no address of a bucket: give one such as s3://bucket/shelf"):
+        ClusterSettings(address="auto", bucket=bucket)
+
+
 def test_the_settings_are_a_servers_and_unknown_ones_are_refused_by_name() -> None:
     line = '{"cluster": {"address": "auto", "engine": {"gpus": 2, "resources": {"fast": 1}}, "lease": 30}}'
     found = parse_settings(line).cluster

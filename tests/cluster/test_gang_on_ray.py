@@ -25,6 +25,8 @@ def test_ranks_on_nodes_of_their_own_outlive_the_death_of_one(
         "host": HEAD,
         "shelf": str(tmp_path / "{node}"),  # each rank has its checkpoints at a path of its own
         "silence": 60.0,
+        "bucket": (tmp_path / "bucket").as_uri(),
+        "bucket_from_gb": 0.0,
         "engine": {"resources": {"gang_engine": 1}},
         "trainer": {"resources": {"gang_slot": 1}},
     }
@@ -43,3 +45,5 @@ def test_ranks_on_nodes_of_their_own_outlive_the_death_of_one(
         assert server.model()["checkpoints"] == [0, 1, 2]
         left = set(world.where("trainer").values())
         assert len(left) == 2 and follower["node"] not in left
+        copies = list((tmp_path / "bucket").glob("*/manifest.json"))
+        assert len(copies) >= 2, "the base model, and the checkpoints that ranks and engines were given"

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from shelves import PLENTY, QUICK, random_adapter, read_folder, served_shelf
+from shelves import PLENTY, QUICK, random_adapter, read_folder, served_shelf, write_folder
 
 from art.cluster.shelf import Shelf
+from art.cluster.shelf_disk import Bucket, FanOut, ShelfDisk
 from art.cluster.sources import Source
 from art.errors import StorageError
 
@@ -65,3 +66,46 @@ async def test_a_damaged_bucket_is_left_for_the_next_source(
         path_here = await shelf.fetch(digest, [Source(url=URL), a.source])
         assert read_folder(path_here) == read_folder(folder)
         await shelf.close()
+
+
+async def test_what_is_large_goes_to_nodes_through_the_bucket(
+    tmp_path: Path, bucket: fsspec.AbstractFileSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = random_adapter(tmp_path / "base", 100_000)
+    small = write_folder(tmp_path / "small", {"adapter_config.json": b'{"r": 8}'})
+    caplog.set_level("INFO", "art.cluster.shelf")
+
+    def pulled() -> list[object]:
+        """The bytes of each source, of each copy."""
+        ours = [record for record in caplog.records if record.name == "art.cluster.shelf"]
+        return [record.args[1] for record in ours if isinstance(record.args, tuple)]
+
+    async with (
+        served_shelf(tmp_path / "server") as server,
+        served_shelf(tmp_path / "one", host="127.0.0.11") as one,
+        served_shelf(tmp_path / "two", host="127.0.0.12") as two,
+    ):
+        fan_out, through = FanOut(server.source), Bucket(server.shelf, URL, 50_000)
+        disks = [ShelfDisk(server.shelf, node.view, fan_out, through) for node in (one, two)]
+        paths = await asyncio.gather(*(disk.fetch_base_model(base) for disk in disks))
+        assert [read_folder(path) for path in paths] == [read_folder(base)] * 2
+        assert pulled() == [{URL: 100_002}] * 2, "neither from the server nor from each other"
+        assert read_folder(await disks[0].fetch(small)) == read_folder(small)
+        assert pulled()[2:] == [{server.source.url: 8}]
+        await through.close()
+
+
+async def test_nodes_get_their_copies_without_a_bucket_that_takes_none(
+    tmp_path: Path, bucket: fsspec.AbstractFileSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = random_adapter(tmp_path / "base", 1000)
+    async with (
+        served_shelf(tmp_path / "server") as server,
+        served_shelf(tmp_path / "one", host="127.0.0.11") as one,
+    ):
+        nowhere = Bucket(server.shelf, "s3://there-is-none/shelf", 0)
+        disk = ShelfDisk(server.shelf, one.view, FanOut(server.source), nowhere)
+        assert read_folder(await disk.fetch_base_model(base)) == read_folder(base)
+        assert "without the bucket: s3://there-is-none/shelf did not take the copy" in caplog.text
+        assert not bucket.exists("there-is-none"), "it is not made"
+        await nowhere.close()

@@ -1,6 +1,7 @@
-"""What the server knows of its cluster, in a file beside its own: the pages read files alone.
+"""What the server knows of its cluster, in files beside its own.
 
-{data_dir}/server/cluster.json      what `/health` says of the cluster, and when it was written
+{data_dir}/server/cluster.json      what `/health` says of the cluster, and when it was written: for the pages
+{data_dir}/server/drained.json      the drained nodes, by Ray's id: for the next server of the folder
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from art.process.files import write_whole
+from pydantic import TypeAdapter, ValidationError
+
+from art.errors import StorageError
+from art.process.files import disk_error, write_whole
 from art.process.running_server import CLUSTER_FILE
 
 _log = logging.getLogger(__name__)
 _EVERY_S = 2.0
+_IDS = TypeAdapter(frozenset[str])
 
 
 class ClusterRecord:
@@ -50,3 +55,36 @@ class ClusterRecord:
                     )
                 failing = True
             await asyncio.sleep(_EVERY_S)
+
+
+class DrainedNodes:
+    """The ids of nodes that get no more workers. A node that is started again has another id."""
+
+    def __init__(self, server_dir: Path) -> None:
+        """Raises StorageError for a file that is none of ours."""
+        self._path = server_dir / "drained.json"
+        self._ids = _read_ids(self._path)
+
+    def __contains__(self, node_id: object) -> bool:
+        return node_id in self._ids
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._ids))
+
+    def change(self, node_id: str, *, drained: bool) -> None:
+        """Drain a node, or use it again. Blocks for the disk. Raises DiskError."""
+        ids = self._ids | {node_id} if drained else self._ids - {node_id}
+        try:
+            write_whole(self._path, json.dumps(sorted(ids)) + "\n", mode=0o600)
+        except OSError as error:
+            raise disk_error(error, self._path, "which nodes are drained could not be stored") from error
+        self._ids = ids
+
+
+def _read_ids(path: Path) -> frozenset[str]:
+    try:
+        return _IDS.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return frozenset()
+    except ValidationError as error:
+        raise StorageError(f"{path} is no list of nodes; remove it to use all nodes") from error

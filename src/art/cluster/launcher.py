@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from art.cluster.cluster_record import ClusterRecord
+from art.cluster.cluster_record import ClusterRecord, DrainedNodes
 from art.cluster.host import DISTRIBUTION
 from art.cluster.host_client import HostClient
 from art.cluster.placer_lines import HostAddress, HostOrder, PlaceOrder
@@ -28,7 +28,7 @@ from art.cluster.remote_worker import RemoteWorker
 from art.cluster.settings import ClusterSettings
 from art.cluster.shelf import Shelf
 from art.cluster.shelf_app import NodeShelf, ShelfServer
-from art.cluster.shelf_disk import FanOut, ShelfDisk
+from art.cluster.shelf_disk import Bucket, FanOut, ShelfDisk
 from art.errors import ConfigurationError, DeadlineError, NotFoundError
 from art.process.files import write_first
 from art.process.worker import GangPlace, WorkerSpec
@@ -54,8 +54,7 @@ class ClusterLauncher:
 
     def __init__(self, settings: ClusterSettings, server_id: str) -> None:
         self.settings = settings
-        self.drained: set[str] = set()
-        """Nodes that get no more workers, by Ray's id."""
+        self.drained: DrainedNodes
         self._server_id = server_id
         self._workers: dict[str, RemoteWorker] = {}
         self._names: set[str] = set()
@@ -65,6 +64,7 @@ class ClusterLauncher:
         self._shelf: Shelf
         self._shelf_server: ShelfServer
         self._fan_out: FanOut
+        self._bucket: Bucket | None = None
         self._record: ClusterRecord
 
     @classmethod
@@ -75,6 +75,7 @@ class ClusterLauncher:
         folder left in the cluster ends. Raises ConfigurationError, WorkerDiedError, DeadlineError.
         """
         launcher = cls(settings, await asyncio.to_thread(_server_id, folder))
+        launcher.drained = await asyncio.to_thread(DrainedNodes, folder)
         link = await PlacerLink.start(settings, logs / "placer.log", launcher._on_nodes)
         launcher._link = link
         async with contextlib.AsyncExitStack() as opened:
@@ -85,6 +86,9 @@ class ClusterLauncher:
             launcher._shelf_server = await ShelfServer.start(launcher._shelf, host, takes_orders=False)
             opened.push_async_callback(launcher._shelf_server.stop)
             launcher._fan_out = FanOut(launcher._shelf_server.address.source)
+            if settings.bucket is not None:
+                least = int(settings.bucket_from_gb * _GB)
+                launcher._bucket = Bucket(launcher._shelf, settings.bucket, least)
             left = await link.sweep(launcher._actor(""), _SWEEP_S)
             opened.pop_all()  # `close` does the same, when all has succeeded
         launcher._record = ClusterRecord(folder, launcher.health)
@@ -121,6 +125,8 @@ class ClusterLauncher:
         """Let go of the cluster. Workers that still run end."""
         await self._record.close()
         await asyncio.gather(*(worker.stop() for worker in self.workers))
+        if self._bucket is not None:
+            await self._bucket.close()
         await self._shelf_server.stop()
         await self._shelf.close()
         await self._link.close()
@@ -135,7 +141,7 @@ class ClusterLauncher:
             self.settings,
             self._link.nodes,
             parallel=spec.gpus,
-            drained=sorted(self.drained),
+            drained=list(self.drained),
             suspected=self._suspects(),
         )
         name = self._free_name(spec.name)
@@ -161,7 +167,7 @@ class ClusterLauncher:
             finally:
                 self._names.discard(name)
 
-        disk = ShelfDisk(self._shelf, shelf, self._fan_out)
+        disk = ShelfDisk(self._shelf, shelf, self._fan_out, self._bucket)
         worker = RemoteWorker(spec, host, disk, silence=self.settings.silence, release=release)
         self._workers[name] = worker
         await worker.begin(self.settings.lease)
@@ -237,6 +243,7 @@ class ClusterLauncher:
             "ray": ready.ray,
             "authenticated": ready.authenticated,
             "shelf": self.shelf_url,
+            "bucket": self.settings.bucket,
             "placer": {"state": self._link.state, "restarts": self._link.restarts},
             "nodes": [
                 {

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field
 from art.wire.records import Strict
 
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
+_BUCKET = re.compile(r"(?!https?:)[a-z][a-z0-9+.-]*://[^@\s]+")  # a password has no place in settings
 RAY_CLIENT = "ray://"
 """The spelling of Ray Client's addresses, which some programs use for every cluster."""
 GCS_PORT = 6379
@@ -41,6 +42,19 @@ def checked_address(value: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(checked_address)]
+
+
+def checked_bucket(value: str) -> str:
+    """Returns an `fsspec` URL. Raises ValueError, which says what one is."""
+    if not _BUCKET.fullmatch(value):
+        raise ValueError(
+            f"{value!r} is no address of a bucket: give one such as s3://bucket/shelf, and its keys in the "
+            "environment of the server and of each node"
+        )
+    return value.rstrip("/")
+
+
+BucketUrl = Annotated[str, AfterValidator(checked_bucket)]
 
 
 class RoleResources(Strict):
@@ -74,6 +88,12 @@ class ClusterSettings(Strict):
     """The folder of a node's copies, in which `{node}` stands for its address. None: `~/.cache/art/shelf`."""
     shelf_gb: float = Field(default=200.0, gt=0)
     """Most that a node keeps, in units of 10^9 bytes."""
+    bucket: BucketUrl | None = None
+    """An `fsspec` URL, such as `s3://bucket/shelf`, that all nodes read: the server puts large folders there
+    once, and nodes fetch them from it. Nothing is deleted there. None: from the server and from each other.
+    """
+    bucket_from_gb: float = Field(default=1.0, ge=0)
+    """The least size of what goes through the bucket, in units of 10^9 bytes."""
 
 
 RENEWALS = 6

@@ -18,6 +18,7 @@ import math
 import os
 import secrets
 import shutil
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -301,7 +302,8 @@ class Shelf:
         return self.copies.list_copies()
 
     async def publish(self, digest: str, url: str) -> None:
-        """Writes a copy behind an `fsspec` URL, from where every shelf can fetch it: the manifest last.
+        """Writes a copy behind an `fsspec` URL, from where every shelf can fetch it, unless it is there: the
+        manifest comes last.
 
         Raises NotFoundError, StorageError, MissingExtraError.
         """
@@ -309,10 +311,19 @@ class Shelf:
         offer = self._offers.get(digest)
         folder = offer.folder if offer is not None else self.copies.files(digest)
         file_system, root = await asyncio.to_thread(open_bucket, url)
+        over = threading.Event()
 
         def write() -> None:
+            # A bucket that is not there is none of ours to make, nor a share that is not mounted.
+            above = root.rpartition("/")[0] if root.startswith("/") else root.partition("/")[0]
+            if not file_system.exists(above):
+                raise FileNotFoundError(f"there is no {above}")
             place = f"{root}/{digest}"
+            if file_system.exists(f"{place}/{MANIFEST_FILE}"):
+                return
             for name in manifest.files:
+                if over.is_set():  # nobody waits for it any more
+                    return
                 path = f"{place}/files/{name}"
                 file_system.makedirs(path.rpartition("/")[0], exist_ok=True)
                 file_system.put_file(str(folder / name), path)
@@ -325,3 +336,5 @@ class Shelf:
             raise DeadlineError(f"{url} did not take the copy within {self._limits.total:g} s") from error
         except Exception as error:  # each file system has errors of its own
             raise StorageError(f"{url} did not take the copy {digest[:12]}: {error}") from error
+        finally:
+            over.set()

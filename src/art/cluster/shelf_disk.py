@@ -1,7 +1,7 @@
 """Folders between the server and a worker elsewhere, by content: one copy a node, few from the server.
 
 fetch      the server offers the folder; the worker's node fetches its digest from a node that has it, or
-           from the server
+           from the server. What is large goes through a bucket, where there is one
 place      a name in the folder of the node in which its workers write
 collect    the node takes what was written as a copy; the server pulls it beside the folder and renames it
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Collection
@@ -19,8 +20,9 @@ from pathlib import Path
 from art.cluster.shelf import Shelf
 from art.cluster.shelf_app import NodeShelf
 from art.cluster.sources import Source
-from art.errors import DeadlineError, StorageError, WorkerError
+from art.errors import ARTError, DeadlineError, StorageError, WorkerError
 
+_log = logging.getLogger(__name__)
 _MOST_PEERS = 3
 """Further ones that a node may ask when the first does not answer."""
 _MOST_DIGESTS = 256
@@ -52,12 +54,18 @@ class FanOut:
         self._changed = asyncio.Condition()
 
     @contextlib.asynccontextmanager
-    async def choose_sources(self, digest: str, node: Source) -> AsyncIterator[list[Source]]:
+    async def choose_sources(
+        self, digest: str, node: Source, bucket: Source | None = None
+    ) -> AsyncIterator[list[Source]]:
         """The sources for a node that wants a copy, best first, in a block that ends when it has it.
 
-        Raises DeadlineError when its turn does not come.
+        bucket: has it, and gives to all nodes at once. Raises DeadlineError when its turn does not come.
         """
         spread = self._spread(digest)
+        if bucket is not None:
+            yield [bucket, *self._sources(spread, self._server, node)]
+            spread.having[node.url] = node
+            return
         if node.url in spread.having or node.url in spread.getting:  # it will find it there
             yield self._sources(spread, self._server, node)
             return
@@ -111,12 +119,52 @@ class FanOut:
         return chosen if first.url == self._server.url else [*chosen, self._server]
 
 
+class Bucket:
+    """Copies behind an `fsspec` URL: the server puts each there once, and all nodes read it."""
+
+    def __init__(self, shelf: Shelf, url: str, least_bytes: int) -> None:
+        """least_bytes: what is smaller does not go through it."""
+        self.source = Source(url=url)
+        self._shelf = shelf
+        self._least_bytes = least_bytes
+        self._published: dict[str, asyncio.Task[bool]] = {}
+
+    async def has(self, digest: str) -> bool:
+        """Returns whether nodes find the copy there. A large one that is offered here is put there first."""
+        if digest not in self._published:
+            manifest = await self._shelf.manifest(digest)
+            if sum(entry.size for entry in manifest.files.values()) < self._least_bytes:
+                return False
+        task = self._published.get(digest)
+        if task is None:
+            task = self._published[digest] = asyncio.create_task(self._publish(digest))
+            if len(self._published) > _MOST_DIGESTS:
+                del self._published[next(iter(self._published))]
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Ends what is being put there."""
+        tasks = list(self._published.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _publish(self, digest: str) -> bool:
+        try:
+            await self._shelf.publish(digest, self.source.url)
+        except (ARTError, OSError) as error:
+            _log.warning("nodes get %s without the bucket: %s", digest[:12], error)
+            return False
+        return True
+
+
 class ShelfDisk:
     """The disk of a worker on another machine (`art.process.worker.WorkerDisk`)."""
 
-    def __init__(self, shelf: Shelf, node: NodeShelf, fan_out: FanOut) -> None:
-        """shelf: the server's own. node: where the worker runs. fan_out: one for all nodes of the server."""
+    def __init__(self, shelf: Shelf, node: NodeShelf, fan_out: FanOut, bucket: Bucket | None = None) -> None:
+        """shelf: the server's own. node: where the worker runs. fan_out, bucket: one for all nodes."""
         self._shelf = shelf
+        self._bucket = bucket
         self._node = node
         self._fan_out = fan_out
         self._places: dict[Path, Path] = {}
@@ -138,7 +186,8 @@ class ShelfDisk:
 
     async def _fetch(self, digest: str, *, hold: bool = False) -> Path:
         source = self._node.address.source
-        async with self._fan_out.choose_sources(digest, source) as sources:
+        bucket = self._bucket.source if self._bucket and await self._bucket.has(digest) else None
+        async with self._fan_out.choose_sources(digest, source, bucket) as sources:
             try:
                 return await self._node.fetch(digest, sources, hold=hold)
             except WorkerError:

@@ -287,17 +287,16 @@ class Control:
         """Give a node no more workers, and move those that it has; or, with `undo`, use it again.
 
         Requests go on: each worker is ended when its successor serves. A trainer is moved between two steps.
-        Raises NotFoundError (there is no cluster, or no such node), WorkerError, DeadlineError.
+        Raises NotFoundError (there is no cluster, or no such node), DiskError, WorkerError, DeadlineError.
         """
         if self._cluster is None:
             raise NotFoundError(
                 "this server has no cluster: start it with --cluster", status=404, code="no_cluster"
             )
         node = self._cluster.find_node(request.node)
+        await asyncio.to_thread(self._cluster.drained.change, node.id, drained=not request.undo)
         if request.undo:
-            self._cluster.drained.discard(node.id)
             return DrainNodeReply(node=node.address, moved=[])
-        self._cluster.drained.add(node.id)
         return DrainNodeReply(node=node.address, moved=await self._workers.leave_node(node.address))
 
     def running_engines(self) -> dict[str, tuple[int, list[tuple[int, str, str]]]]:
