@@ -152,7 +152,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "s3": ("fsspec", "s3fs"),
         "hub": ("huggingface_hub",),
         "cluster": (*_SERVER, "ray"),
-        "postgres": (*_SERVER, "asyncpg"),
+        "postgres": (*_SERVER, "asyncpg", "cryptography"),
         "litellm": ("litellm",),
         "autorl": ("rapidfuzz",),
         "mcp": ("mcp",),

@@ -33,6 +33,8 @@ class ServerProcess:
         cluster: dict[str, Any] | None = None,
         engine: dict[str, Any] | None = None,
         trainer: dict[str, Any] | None = None,
+        database: str | None = None,
+        role: str = "all",
         **control: float | str,
     ) -> None:
         self.data_dir = data_dir
@@ -46,6 +48,8 @@ class ServerProcess:
         }
         if cluster is not None:
             self._settings["cluster"] = cluster
+        if database is not None:
+            self._settings |= {"database": database, "role": role}
         self.process: subprocess.Popen[str] | None = None
         self.http = httpx.Client(timeout=240, headers={"Authorization": f"Bearer {KEY}"}, trust_env=False)
 

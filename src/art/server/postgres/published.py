@@ -20,7 +20,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-import orjson
 from pydantic import Field
 
 from art.errors import ARTError, ConfigurationError
@@ -41,7 +40,7 @@ CREATE TABLE aliases (name TEXT PRIMARY KEY, body TEXT NOT NULL);
 _LOOK_SECONDS = 0.5
 """An engine that was started again is told after so long; a name that moves, at once."""
 _AGAIN_SECONDS = 2.0
-_LONGEST_KEY = 64
+_NONCE = 12
 
 
 class EngineAddress(Strict):
@@ -205,34 +204,23 @@ def sealing_secret(key: str) -> bytes:
 
 
 def seal_key(secret: bytes, url: str, key: str) -> str:
-    """An engine's key as it may stand in the database: masked by a keyed hash of a nonce, and signed.
+    """An engine's key as it may stand in the database: AES-GCM under the secret, for this address alone."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # of the extra `postgres`
 
-    >>> open_key(b"s", "http://127.0.0.1:1", seal_key(b"s", "http://127.0.0.1:1", "the key"))
-    'the key'
-    """
-    plain, nonce = key.encode(), secrets.token_bytes(16)
-    if len(plain) > _LONGEST_KEY:
-        raise ConfigurationError(f"an engine's key has {len(plain)} bytes, at most {_LONGEST_KEY} are sealed")
-    masked = _mask(secret, nonce, plain)
-    return b64encode(nonce + _sign(secret, url, nonce + masked) + masked).decode()
+    nonce = secrets.token_bytes(_NONCE)
+    return b64encode(nonce + AESGCM(secret).encrypt(nonce, key.encode(), url.encode())).decode()
 
 
 def open_key(secret: bytes, url: str, sealed: str) -> str:
     """The engine's key. Raises: ConfigurationError when it was sealed with another server's key."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     raw = b64decode(sealed)
-    nonce, signature, masked = raw[:16], raw[16:48], raw[48:]
-    if not hmac.compare_digest(signature, _sign(secret, url, nonce + masked)):
+    try:
+        return AESGCM(secret).decrypt(raw[:_NONCE], raw[_NONCE:], url.encode()).decode()
+    except (InvalidTag, ValueError) as error:
         raise ConfigurationError(
             f"the key of the engine at {url} was sealed by a server with another key: start gateways and "
             "controllers with the same ART_API_KEY"
-        )
-    return _mask(secret, nonce, masked).decode()
-
-
-def _mask(secret: bytes, nonce: bytes, text: bytes) -> bytes:
-    stream = hmac.digest(secret, b"mask" + nonce, hashlib.sha512)
-    return bytes(one ^ other for one, other in zip(text, stream, strict=False))
-
-
-def _sign(secret: bytes, url: str, text: bytes) -> bytes:
-    return hmac.digest(secret, orjson.dumps(url) + text, hashlib.sha256)
+        ) from error
