@@ -147,7 +147,7 @@ def run(
             until = time.monotonic() + dice.expovariate(1 / pause)
             while time.monotonic() < until and program.poll() is None:
                 time.sleep(0.05)
-            # A server that is killed before it ever served is an error of its program's start, which is told.
+            # Before that, nothing was sampled that could be lost.
             served = served or (folder / "server" / "address.json").exists()
             if served and program.poll() is None and outcome.kills.total() < most_kills:
                 kind = dice.choice(kinds)

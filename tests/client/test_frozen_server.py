@@ -153,6 +153,32 @@ async def test_killed_again_while_it_starts_again(tmp_path, model):
 
 
 @pytest.mark.slow
+async def test_killed_before_it_ever_served(tmp_path, model):
+    async with make(tmp_path, PATIENT, start_s=1.0) as backend:
+        registering = asyncio.create_task(model.register(backend))
+        await until(lambda: backend._server.pid is not None)
+        first = backend._server.pid
+        os.kill(first, signal.SIGKILL)
+        await registering
+        assert backend._server.pid not in (None, first)
+        assert await model.get_step() == 0
+
+
+@pytest.mark.slow
+async def test_killed_at_each_start_it_is_given_up(tmp_path, model):
+    limits = SupervisorLimits(restarts=1)
+    async with make(tmp_path, limits, start_s=1.0) as backend:
+        registering = asyncio.create_task(model.register(backend))
+        pids = [None]
+        for _ in range(2):
+            await until(lambda: backend._server.pid not in pids)
+            pids.append(backend._server.pid)
+            os.kill(pids[-1], signal.SIGKILL)
+        with pytest.raises(errors.WorkerDiedError, match=r"the server died 2 times within"):
+            await registering
+
+
+@pytest.mark.slow
 async def test_a_model_that_cannot_be_registered_again_is_told_and_the_others_are_served(tmp_path, model):
     other = art.TrainableModel(name="other", project="games", base_model="art/nano")
     async with make(tmp_path, PATIENT) as backend:

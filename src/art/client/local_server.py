@@ -140,15 +140,13 @@ class ServerProcess:
         another port, DiskError.
         """
         with self._lock:
-            if self._child is None:
-                self._attach_or_start()
-                return True
-            code = self._child.poll()
-            if code is None:
-                return False
-            self._count_death(code)
-            _bury(self._child.pid)
-            self._start_again()
+            if self._child is not None:
+                code = self._child.poll()
+                if code is None:
+                    return False
+                self._count_death(code)
+                _bury(self._child.pid)
+            self._start_until_it_serves()
             return True
 
     def _attach_or_start(self) -> None:
@@ -186,7 +184,7 @@ class ServerProcess:
         self._child, self._watch, self._attached = None, None, True
         self.host, self.port, self.key = host_on_this_machine(found.host), found.port, found.key
 
-    def _start_again(self) -> None:
+    def _start_until_it_serves(self) -> None:
         """Counts a kill during the start like a later one."""
         while True:
             try:

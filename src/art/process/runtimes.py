@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from art.errors import ConfigurationError
@@ -109,12 +109,23 @@ async def ask_versions(python: Path, *names: str) -> dict[str, str]:
 
 async def ask_python(python: Path, program: str, *arguments: str, seconds: float = ASK_SECONDS) -> str:
     """Returns the output of a short program in another environment. Raises ConfigurationError."""
+    try:
+        code, out, err = await complete_command([str(python), "-I", "-c", program, *arguments], seconds)
+    except TimeoutError as error:
+        raise ConfigurationError(f"{python} did not answer within {seconds:g} s") from error
+    if code != 0:
+        raise ConfigurationError(f"{python} cannot be asked what it has: {' | '.join(err.splitlines()[-3:])}")
+    return out
+
+
+async def complete_command(command: Sequence[str], seconds: float) -> tuple[int | None, str, str]:
+    """Returns the exit code, the output and the errors of a command that has no input. One that does not
+    end is killed.
+
+    Raises FileNotFoundError, TimeoutError.
+    """
     process = await asyncio.create_subprocess_exec(
-        str(python),
-        "-I",
-        "-c",
-        program,
-        *arguments,
+        *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -122,15 +133,10 @@ async def ask_python(python: Path, program: str, *arguments: str, seconds: float
     try:
         async with asyncio.timeout(seconds):
             out, err = await process.communicate()
-    except TimeoutError as error:
-        raise ConfigurationError(f"{python} did not answer within {seconds:g} s") from error
     finally:
         if process.returncode is None:
             await end_process(process)
-    if process.returncode != 0:
-        last = err.decode(errors="replace").strip().splitlines()[-3:]
-        raise ConfigurationError(f"{python} cannot be asked what it has: {' | '.join(last)}")
-    return out.decode()
+    return process.returncode, out.decode(errors="replace"), err.decode(errors="replace").strip()
 
 
 async def end_process(process: asyncio.subprocess.Process) -> None:

@@ -20,7 +20,7 @@ from art.integrations.skypilot.task import DATA
 from art.process.reaper import reaper
 from art.process.resources import find_free_tcp_port
 from art.process.running_server import RunningServer
-from art.process.runtimes import end_process
+from art.process.runtimes import complete_command, end_process
 
 COMMAND_S = 60.0
 OPEN_S = 60.0
@@ -70,26 +70,14 @@ class BoxShell:
 
 async def _output(command: list[str], name: str, deadline_s: float) -> str:
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        code, out, err = await complete_command(command, deadline_s)
     except FileNotFoundError as error:
         raise BoxError(f"{command[0]} is not installed; install it with your system's packages") from error
-    try:
-        async with asyncio.timeout(deadline_s):
-            out, err = await process.communicate()
     except TimeoutError as error:
         raise DeadlineError(f"{name} did not answer within {deadline_s:g} s") from error
-    finally:
-        if process.returncode is None:
-            await end_process(process)
-    if process.returncode != 0:
-        last = err.decode(errors="replace").strip().splitlines()[-2:]
-        raise BoxError(f"{name} ended with code {process.returncode}: {' | '.join(last)}")
-    return out.decode(errors="replace")
+    if code != 0:
+        raise BoxError(f"{name} ended with code {code}: {' | '.join(err.splitlines()[-2:])}")
+    return out
 
 
 class Tunnel:
