@@ -205,6 +205,25 @@ def test_a_killed_server_leaves_no_orphan_after_the_lease(
         eventually(lambda: all(gone(one) for one in [*workers, placer] + [host for host in hosts if host]))
 
 
+def test_the_head_dies_with_all_nodes_and_a_step_is_made_once(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ray_nodes(tmp_path, head="127.0.0.4") as nodes:
+        for name, value in nodes.environment.items():
+            monkeypatch.setenv(name, value)
+        nodes.add(engine_slot=1, trainer_slot=1)
+        placed_here = settings(nodes, tmp_path, host="127.0.0.4")
+        with running_server(tmp_path / "data", base, cluster=placed_here, restarts=20) as server:
+            assert server.train("first")["step"] == 1
+            server.submit(server.job("second"))
+            nodes.restart_head()
+            nodes.add(engine_slot=1, trainer_slot=1)
+            assert server.result("second")["step"] == 2
+            eventually(Placed(server, nodes).is_up)
+            assert server.choice()["step"] == 2
+            assert server.model()["checkpoints"] == [0, 1, 2]
+
+
 def test_a_cluster_without_token_is_refused_unless_the_network_is_trusted(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
