@@ -150,16 +150,7 @@ class MadeRun:
         (self.root / "server").mkdir(exist_ok=True)
         connection = sqlite3.connect(self.root / "server" / "ledger.sqlite")
         connection.executescript(CREATE)
-        for number, (name, (prompt, completion)) in enumerate(texts.items()):
-            ids = [*ids_of(completion), END]
-            record = SampleRecord(
-                sample_id=name, rollout_id=name.rpartition("-")[0], project="games", model="player",
-                base_model="art/nano", step=0, adapter=None, parent_id=None,
-                fork_reason=fork if number else None,
-                prompt_ids=array("i", ids_of(prompt)), completion_ids=array("i", ids),
-                completion_logprobs=array("f", [-0.01 - place for place in range(len(ids))]), sampling={},
-                finish_reason="stop", turn_key=b"", tools_key=b"", created_at=float(number),
-            )  # fmt: skip
+        for record in sample_records(texts, fork=fork):
             connection.execute(INSERT, to_row(record))
         connection.commit()
         connection.close()
@@ -182,6 +173,23 @@ class MadeRun:
         }
         path = self.model / "steps" / f"{step:04d}" / "tokens.safetensors"
         save_file(columns, path, metadata={"header": header.model_dump_json()})
+
+
+def sample_records(
+    texts: dict[str, tuple[str, str]], *, fork: str | None = None, since: float = 0.0
+) -> list[SampleRecord]:
+    """Sample id -> its prompt's new text and its completion. A second apart."""
+    return [
+        SampleRecord(
+            sample_id=name, rollout_id=name.rpartition("-")[0], project="games", model="player",
+            base_model="art/nano", step=0, adapter=None, parent_id=None,
+            fork_reason=fork if number else None,
+            prompt_ids=array("i", ids_of(prompt)), completion_ids=array("i", [*ids_of(completion), END]),
+            completion_logprobs=array("f", [-0.01 - place for place in range(len(ids_of(completion)) + 1)]),
+            sampling={}, finish_reason="stop", turn_key=b"", tools_key=b"", created_at=since + number,
+        )
+        for number, (name, (prompt, completion)) in enumerate(texts.items())
+    ]  # fmt: skip
 
 
 def made_run(root: Path) -> MadeRun:

@@ -28,7 +28,7 @@ from art.tracking.explain import explain_model, model_folder
 from art.tracking.folders import ModelPaths
 from art.tracking.model_files import read_history, read_json
 from art.tracking.step_record import read_rollouts, recorded_steps
-from art.ui.run_files import RunFiles, read_rows
+from art.ui.run_files import RunFiles
 from art.wire.rollout_record import RolloutRecord
 
 MOST_BYTES = 2_000_000
@@ -295,7 +295,7 @@ def _jobs(run: RunFiles) -> Iterator[dict[str, Any]]:
         f"WHERE project = ? AND name = ? ORDER BY number DESC LIMIT {MOST_JOBS}"
     )
     names = ("job_id", "state", "phase", "error", "error_code", "created_at", "ended_at")
-    for *facts, request in read_rows(run.data_dir / "server" / "jobs.sqlite", query, (run.project, run.name)):
+    for *facts, request in run.read_stored("jobs", query, (run.project, run.name)):
         asked = json.loads(request) if request else {}
         options = {key: value for key, value in asked.items() if not isinstance(value, list)}
         yield dict(zip(names, facts, strict=True)) | {"options": _short_settings(options)}

@@ -70,6 +70,7 @@ from art.wire.rollouts import ROLLOUT_HEADER
 
 if TYPE_CHECKING:
     from art.ui.access import GuardedPages, LinkAccess
+    from art.ui.run_files import StoredRows
 
 _log = logging.getLogger(__name__)
 
@@ -96,8 +97,11 @@ def is_of_pages(path: str) -> bool:
 class BrowserPages:
     """The pages of the runs, loaded when first used. If they cannot be loaded, the server goes on."""
 
-    def __init__(self, data_dir: Path, proof_of: Callable[[Tenant], bytes | None]) -> None:
-        self._data_dir, self._proof_of = data_dir, proof_of
+    def __init__(
+        self, data_dir: Path, proof_of: Callable[[Tenant], bytes | None], stored: StoredRows | None
+    ) -> None:
+        """stored: reads the jobs and samples of the folder; None: they are files in it."""
+        self._data_dir, self._proof_of, self._stored = data_dir, proof_of, stored
         self._access: LinkAccess | None = None
         self._loaded: GuardedPages[LinkAccess] | None = None
         self._problem: str | None = None
@@ -147,8 +151,9 @@ class BrowserPages:
     def _load(self) -> GuardedPages[LinkAccess]:
         with extra_needed("ui", _PAGES):
             from art.ui.app import mounted_pages
+            from art.ui.run_files import FILES
 
-            return mounted_pages(self._data_dir, self._known_access())
+            return mounted_pages(self._data_dir, self._known_access(), self._stored or FILES)
 
 
 class _KeyRevokedError(Exception):
@@ -171,14 +176,16 @@ class App:
         control_health: Callable[[], dict[str, Any]] = dict,
         control_counts: Callable[[], Awaitable[ControlCounts]] = nothing_controlled,
         masked_by: str = "builtin",
+        stored: StoredRows | None = None,
     ) -> None:
+        """stored: reads the jobs and samples for the pages; None: they are files in the data folder."""
         self._key = KeyCheck(key, tenants)
         self._catalog = catalog
         self._stitcher = stitcher
         self._data_dir = ledger.data_dir
         self._control_health = control_health
         self._version = version("agent-reinforcement-trainer")
-        self.pages = BrowserPages(self._data_dir, self._key.proof_of)
+        self.pages = BrowserPages(self._data_dir, self._key.proof_of, stored)
         self.rollouts = ScopedRollouts(
             ledger, catalog, self._key.rollouts, largest_text=limits.rollout_text_bytes
         )

@@ -219,6 +219,7 @@ async def _controller(
             control_health=lambda: control.health() | ({} if shared is None else shared.described()),
             control_counts=control.counts,
             masked_by=masked_by(settings.engine.name, settings.engine.options),
+            stored=None if shared is None else shared.stored_rows(ledger.data_dir),
         )
         await app.rollouts.load()
 

@@ -47,7 +47,7 @@ from art.ui.live import (
     live_state,
 )
 from art.ui.pages import compare_page, costs_page, group_page, rollout_page, run_page, runs_page, step_page
-from art.ui.run_files import RunFiles
+from art.ui.run_files import FILES, RunFiles, StoredRows
 from art.ui.run_reader import LONGEST_TEXT, RunReader, list_cells
 
 RUN = "/runs/{place}/{project}/{name}"
@@ -63,15 +63,22 @@ class RunPages:
     """The pages of the runs below one folder."""
 
     def __init__(
-        self, root: Path, viewer: Viewer = EVERYBODY, *, threads: CapacityLimiter | None = None
+        self,
+        root: Path,
+        viewer: Viewer = EVERYBODY,
+        *,
+        threads: CapacityLimiter | None = None,
+        stored: StoredRows = FILES,
     ) -> None:
-        """threads: that all who read share; of these, a viewer has one at a time."""
+        """threads: that all who read share; of these, a viewer has one at a time. stored: reads the jobs and
+        samples of servers.
+        """
         self._shared, self._own = threads or CapacityLimiter(THREADS), CapacityLimiter(THREADS)
         if threads is not None:
             self._own.total_tokens = 1
         self.root = root
         self.shown_root = str(root) if viewer.tenant is None else "this server"
-        self.reader = RunReader(root, viewer)
+        self.reader = RunReader(root, viewer, stored)
         self._templates = Environment(
             loader=PackageLoader("art.ui"),
             autoescape=True,
@@ -306,15 +313,15 @@ def guarded_pages(root: Path, *, port: int, on_use: Callable[[str], None]) -> Gu
 class MountedPages:
     """The pages of a server's folder: the operator sees all runs, a tenant its own."""
 
-    def __init__(self, root: Path, path: str) -> None:
-        self._root, self._path = root, path
+    def __init__(self, root: Path, path: str, stored: StoredRows) -> None:
+        self._root, self._path, self._stored = root, path, stored
         self._threads = CapacityLimiter(THREADS)
         self._pages: dict[Viewer, tuple[RunPages, Starlette]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         viewer: Viewer = scope[VIEWER]
         if viewer not in self._pages:
-            pages = RunPages(self._root, viewer, threads=self._threads)
+            pages = RunPages(self._root, viewer, threads=self._threads, stored=self._stored)
             self._pages[viewer] = pages, pages.app()
         await self._pages[viewer][1]({**scope, "root_path": self._path}, receive, send)
 
@@ -324,7 +331,7 @@ class MountedPages:
             pages.reader.close()
 
 
-def mounted_pages(root: Path, access: LinkAccess) -> GuardedPages[LinkAccess]:
+def mounted_pages(root: Path, access: LinkAccess, stored: StoredRows = FILES) -> GuardedPages[LinkAccess]:
     """Returns the pages as a server answers them, to browsers that used a link of `access`."""
-    pages = MountedPages(root, access.path)
+    pages = MountedPages(root, access.path, stored)
     return GuardedPages(pages, access, on_close=pages.close)

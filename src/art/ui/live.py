@@ -22,7 +22,7 @@ from art.process.running_server import CLUSTER_FILE
 from art.ui.access import Viewer
 from art.ui.conversation import visible
 from art.ui.formats import address, duration, number
-from art.ui.run_files import RunFiles, life_sign, read_rows
+from art.ui.run_files import RunFiles, life_sign
 
 RECENT_SECONDS = 120.0
 """So long a rollout is listed after its last completion."""
@@ -145,9 +145,7 @@ def _jobs(runs: Sequence[RunFiles], now: float) -> list[LiveRow]:
         "WHERE state IN ('queued', 'running') ORDER BY state = 'queued', number"
     )
     rows = []
-    for job, project, name, state, phase, created, body in read_rows(
-        runs[0].data_dir / "server" / "jobs.sqlite", query
-    ):
+    for job, project, name, state, phase, created, body in runs[0].read_stored("jobs", query):
         if (run := known.get((project, name))) is None:
             continue
         done, total = _progress(body) if state == "running" else (0, 0)
@@ -171,17 +169,17 @@ def _progress(body: str | None) -> tuple[int, int]:
 
 def _rollouts(runs: Sequence[RunFiles], *, one: bool, now: float) -> list[LiveRow]:
     """Rollouts that are open, or had a completion a moment ago; the newest first."""
-    ledger, viewer = runs[0].data_dir / "server" / "ledger.sqlite", runs[0].viewer
+    viewer = runs[0].viewer
     of_tenant, tenant = ("", []) if viewer.tenant is None else (" AND tenant = ?", [viewer.tenant])
     models = {(f"{viewer.prefix}{run.project}", run.name) for run in runs} if one else None
-    opened = read_rows(
-        ledger,
+    opened = runs[0].read_stored(
+        "ledger",
         "SELECT tenant, rollout_id, scope, opened_at FROM rollouts WHERE closed_at IS NULL AND "
         f"expires_at > ?{of_tenant} ORDER BY opened_at DESC",
         [now, *tenant],
     )
-    sampled = read_rows(
-        ledger,
+    sampled = runs[0].read_stored(
+        "ledger",
         "SELECT coalesce(tenant, ''), rollout_id, project, model, max(step), count(*), "
         "sum(length(completion)) / 4, max(created_at) FROM samples "
         f"WHERE rowid > (SELECT max(rowid) FROM samples) - ? AND created_at > ?{of_tenant} "

@@ -5,7 +5,8 @@
     .art/<project>/models/<name>/trajectories/train/     what was said
     .art/server/jobs.sqlite, lock                        whether it lives
 
-Nothing is written, and no name of an address becomes a path: runs are looked up among those that were found.
+A server that keeps jobs and samples in a database gives a reader of its rows (`StoredRows`) instead. Nothing
+is written, and no name of an address becomes a path: runs are looked up among those that were found.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from art.process.running_server import is_in_use
 from art.tracking.folders import ModelPaths, model_folders
@@ -29,8 +30,47 @@ from art.ui.access import EVERYBODY, Viewer
 SPLITS_FIRST = ("train", "val", "test")
 NO_SETTINGS = ("job_id", "groups", "discarded", "conversations", "batches", "learning_rates", "expected_step")
 """Fields of a job that are no settings."""
+Stored = Literal["jobs", "ledger"]
 HERE = "-"
 """The place of the data folder that the pages were opened for."""
+
+
+class StoredRows(Protocol):
+    """Reads the tables of jobs, and those of samples, that a server keeps. `?` stands for a value."""
+
+    def read(
+        self, data_dir: Path, part: Stored, query: str, values: Sequence[object] = ()
+    ) -> list[tuple[Any, ...]]:
+        """Returns the rows of a query about one data folder; none where they cannot be read."""
+        ...
+
+    def json_without(self, column: str, names: Sequence[str]) -> str:
+        """Returns an expression for the text of a JSON object without these fields; NULL if it is none."""
+        ...
+
+
+class StoredFiles:
+    """The SQLite files of a data folder, which are never written here."""
+
+    def read(
+        self, data_dir: Path, part: Stored, query: str, values: Sequence[object] = ()
+    ) -> list[tuple[Any, ...]]:
+        """See `StoredRows.read`."""
+        path = data_dir / "server" / f"{part}.sqlite"
+        if not path.is_file():
+            return []
+        for mode in ("mode=ro", "mode=ro&immutable=1"):  # a folder that is read-only has no place for -shm
+            with suppress(sqlite3.Error), closing(_open_read_only(path, mode)) as connection:
+                return connection.execute(query, values).fetchall()
+        return []
+
+    def json_without(self, column: str, names: Sequence[str]) -> str:
+        """See `StoredRows.json_without`."""
+        fields = ", ".join(f"'$.{name}'" for name in names)
+        return f"CASE WHEN json_valid({column}) THEN json_remove({column}, {fields}) END"
+
+
+FILES = StoredFiles()
 
 
 @dataclass(frozen=True)
@@ -43,6 +83,11 @@ class RunFiles:
     data_dir: Path
     files: ModelPaths
     viewer: Viewer = EVERYBODY
+    stored: StoredRows = field(default=FILES, compare=False)
+
+    def read_stored(self, part: Stored, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Returns the rows of a query of the server's jobs or samples; none where they cannot be read."""
+        return self.stored.read(self.data_dir, part, query, values)
 
     @property
     def key(self) -> str:
@@ -97,17 +142,15 @@ class RunFiles:
     def newest_training(self) -> dict[str, Any]:
         """Returns the settings of the newest job that made a step, as the server used them."""
         query = f"""
-            SELECT step, kind, json_remove(request, {", ".join(f"'$.{name}'" for name in NO_SETTINGS)})
+            SELECT step, kind, {self.stored.json_without("request", NO_SETTINGS)}
             FROM jobs WHERE number = (
                 SELECT max(number) FROM jobs WHERE project = ? AND name = ? AND state = 'done'
-            ) AND json_valid(request)
+            )
         """
         inside = f"{self.viewer.prefix}{self.project}"
-        for step, kind, text in read_rows(
-            self.data_dir / "server" / "jobs.sqlite", query, (inside, self.name)
-        ):
+        for step, kind, text in self.read_stored("jobs", query, (inside, self.name)):
             with suppress(ValueError):
-                settings = json.loads(text)
+                settings = json.loads(text or "")
                 return {"step": step, "kind": kind, **settings} if isinstance(settings, dict) else {}
         return {}
 
@@ -182,7 +225,7 @@ class LifeSign:
     words: str
 
 
-def find_runs(root: Path, viewer: Viewer = EVERYBODY) -> dict[str, RunFiles]:
+def find_runs(root: Path, viewer: Viewer = EVERYBODY, stored: StoredRows = FILES) -> dict[str, RunFiles]:
     """Returns the runs of a data folder, of a run's folder, or of a folder of such folders, by their keys."""
     found = {}
     for place, data_dir in _data_folders(root):
@@ -190,7 +233,7 @@ def find_runs(root: Path, viewer: Viewer = EVERYBODY) -> dict[str, RunFiles]:
             project = _shown(path.parents[1])
             if project.startswith(viewer.prefix):
                 own = project.removeprefix(viewer.prefix)
-                run = RunFiles(place, own, _shown(path), data_dir, ModelPaths(path), viewer)
+                run = RunFiles(place, own, _shown(path), data_dir, ModelPaths(path), viewer, stored)
                 found[run.key] = run
     return found
 
@@ -222,18 +265,8 @@ def unfinished_jobs(run: RunFiles) -> list[dict[str, Any]]:
         "WHERE project = ? AND name = ? AND state IN ('queued', 'running') ORDER BY number"
     )
     inside = f"{run.viewer.prefix}{run.project}"
-    rows = read_rows(run.data_dir / "server" / "jobs.sqlite", query, (inside, run.name))
+    rows = run.read_stored("jobs", query, (inside, run.name))
     return [dict(zip(("job_id", "state", "phase", "created_at"), row, strict=True)) for row in rows]
-
-
-def read_rows(path: Path, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """Returns the rows of a query of a SQLite file that is never written; none where it cannot be read."""
-    if not path.is_file():
-        return []
-    for mode in ("mode=ro", "mode=ro&immutable=1"):  # a folder that is read-only has no place for -shm
-        with suppress(sqlite3.Error), closing(_open_read_only(path, mode)) as connection:
-            return connection.execute(query, values).fetchall()
-    return []
 
 
 def _open_read_only(path: Path, mode: str) -> sqlite3.Connection:

@@ -16,7 +16,7 @@ from art.ui.conversation import LogReader, visible
 from art.ui.formats import fate_kind, fate_words, number, signed
 from art.ui.index import ORDERS, PAGE, ListQuery, RolloutIndex, step_stamp
 from art.ui.rollout_rows import ListedRollout
-from art.ui.run_files import RunFiles, find_runs
+from art.ui.run_files import FILES, RunFiles, StoredRows, find_runs
 from art.wire.rollout_record import RolloutRecord
 
 FIRST_ROWS, MOST_ROWS, LONGEST_TEXT = 40, 20_000, 200
@@ -26,8 +26,8 @@ FIRST_ROWS, MOST_ROWS, LONGEST_TEXT = 40, 20_000, 200
 class RunReader:
     """The runs below one folder, as far as they are the viewer's."""
 
-    def __init__(self, root: Path, viewer: Viewer = EVERYBODY) -> None:
-        self.root, self.viewer = root, viewer
+    def __init__(self, root: Path, viewer: Viewer = EVERYBODY, stored: StoredRows = FILES) -> None:
+        self.root, self.viewer, self._stored = root, viewer, stored
         self._logs = LogReader()
         self._indexes: dict[Path, RolloutIndex] = {}
         self._explanations: dict[Path, tuple[object, Explanation | None]] = {}
@@ -36,7 +36,7 @@ class RunReader:
 
     def runs(self) -> dict[str, RunFiles]:
         """Returns the runs that are there now, by their keys."""
-        return find_runs(self.root, self.viewer)
+        return find_runs(self.root, self.viewer, self._stored)
 
     def index(self, run: RunFiles) -> RolloutIndex:
         """Returns the index of a run's data folder."""

@@ -24,7 +24,7 @@ from typing import Any
 from art.errors import ARTError
 from art.tracking.step_record import read_tokens
 from art.ui.conversation import visible
-from art.ui.run_files import RunFiles, read_rows
+from art.ui.run_files import RunFiles
 
 SIGNALS = ("logprob", "ratio", "advantage", "entropy", "mask")
 _LOGPROB_STEPS = (-0.05, -0.5, -1.5, -3.0)
@@ -78,7 +78,7 @@ def read_samples(run: RunFiles, ids: Sequence[str]) -> dict[str, LedgerSample]:
         "SELECT sample_id, parent_id, fork_reason, shared, prompt, completion, logprobs, finish_reason, step "
         f"FROM samples WHERE sample_id IN ({', '.join('?' * len(ids))}){of_viewer}"
     )
-    rows = read_rows(run.data_dir / "server" / "ledger.sqlite", query, [*ids, *values]) if ids else []
+    rows = run.read_stored("ledger", query, [*ids, *values]) if ids else []
     return {
         name: LedgerSample(
             name, parent, fork, shared, _numbers("i", prompt), _numbers("i", ids), _numbers("f", logs), *rest
@@ -91,7 +91,7 @@ def samples_of_rollout(run: RunFiles, rollout: str) -> list[str]:
     """Returns the ids of a rollout's samples, in the order in which they were sampled."""
     of_viewer, values = _of_viewer(run)
     query = f"SELECT sample_id FROM samples WHERE rollout_id = ?{of_viewer} ORDER BY created_at, rowid"
-    rows = read_rows(run.data_dir / "server" / "ledger.sqlite", query, [rollout, *values])
+    rows = run.read_stored("ledger", query, [rollout, *values])
     return [row[0] for row in rows]
 
 

@@ -13,20 +13,53 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, require_extra
 from art.process.running_server import url_on_this_machine
-from art.server.postgres.database import PostgresDatabase, parse_address
+from art.server.postgres.database import DatabaseError, PostgresDatabase, numbered, parse_address
 from art.server.postgres.gateways import CONTROLLER_VERSION, CREATE_CONTROLLER, ControllerLock
 from art.server.postgres.jobs import PostgresJobStore
 from art.server.postgres.published import Publisher, prepare_published
 from art.server.postgres.samples import PostgresLedger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from art.server.catalog import Catalog
     from art.server.checkpoints.registered_models import RegisteredModels
     from art.server.postgres.published import RunningEngines
 
 _log = logging.getLogger(__name__)
+_PAGE_SECONDS = 20.0
+"""A page waits so long for rows."""
+
+
+class StoredInPostgres:
+    """Reads jobs and samples for the pages of the runs, which are made in threads
+    (`art.ui.run_files.StoredRows`).
+    """
+
+    def __init__(self, database: PostgresDatabase, data_dir: Path) -> None:
+        """Belongs to the event loop that runs now. data_dir: whose rows the database has."""
+        self._database, self._data_dir = database, data_dir.resolve()
+        self._loop = asyncio.get_running_loop()
+
+    def read(
+        self, data_dir: Path, part: str, query: str, values: Sequence[object] = ()
+    ) -> list[tuple[Any, ...]]:
+        """See `StoredRows.read`. Blocks; not for the thread of the event loop."""
+        if data_dir.resolve() != self._data_dir:
+            return []
+        asking = self._database.rows(numbered(query), *values)
+        asked = asyncio.run_coroutine_threadsafe(asking, self._loop)
+        try:
+            return asked.result(_PAGE_SECONDS)
+        except (DatabaseError, TimeoutError) as error:
+            asked.cancel()
+            _log.warning("a page is shown without what the database has: %s", error or "no answer in time")
+            return []
+
+    def json_without(self, column: str, names: Sequence[str]) -> str:
+        """See `StoredRows.json_without`."""
+        fields = ", ".join(f"'{name}'" for name in names)
+        return f"CASE WHEN {column} LIKE '{{%' THEN ({column}::jsonb - ARRAY[{fields}])::text END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +98,10 @@ class SharedDatabase:
     async def open_jobs(self) -> PostgresJobStore:
         """Raises: ConfigurationError, DatabaseError."""
         return await PostgresJobStore.open(self.database, epoch=self.lock.epoch)
+
+    def stored_rows(self, data_dir: Path) -> StoredInPostgres:
+        """Returns what reads for the pages of the runs."""
+        return StoredInPostgres(self.database, data_dir)
 
     def described(self) -> dict[str, Any]:
         """Returns what `/health` shows the operator."""
