@@ -253,3 +253,46 @@ def count_sent(node: Node) -> list[str]:
 
     node.shelf.open_file = counting  # type: ignore[assignment,method-assign]
     return sent
+
+
+async def test_a_node_that_dies_before_a_checkpoint_is_brought_is_a_lost_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "steps" / "0001"
+    target.parent.mkdir()
+    async with (
+        served_shelf(tmp_path / "server") as server,
+        served_shelf(tmp_path / "one", host="127.0.0.11") as one,
+    ):
+        disk, bring = disk_to(server, one), server.shelf.bring
+        write_folder(disk.place(target), {"adapter_config.json": b"{}"})
+
+        async def bring_too_late(digest: str, sources: list[Source], folder: Path) -> None:
+            await one.server.stop()
+            await bring(digest, sources, folder)
+
+        monkeypatch.setattr(server.shelf, "bring", bring_too_late)
+        with pytest.raises(WorkerDiedError, match=r"shelf at .* is gone"):
+            await disk.collect(target)
+        assert not target.exists()
+
+
+async def test_a_node_that_hands_nothing_over_is_its_trainers_trouble(tmp_path: Path) -> None:
+    """It is started again before the job is: a trainer that answers on would fail each attempt."""
+    checkpoint = random_adapter(tmp_path / "0001", 100)
+    told: list[Exception] = []
+    async with (
+        served_shelf(tmp_path / "server") as server,
+        served_shelf(tmp_path / "one", host="127.0.0.11") as one,
+    ):
+        client = TrainerClient(
+            "http://127.0.0.1:1", "key", timeout=5.0, idle=5.0, trouble=told.append, disk=disk_to(server, one)
+        )
+        asked = OpenRequest(model="games/player", lora=LoraSpec(), checkpoint=str(checkpoint))
+        await one.server.stop()
+        for _ in range(2):  # the node's shelf does not answer; then it was closed with the worker
+            with pytest.raises(WorkerDiedError, match=r"shelf at .* is gone"):
+                await client.open(asked)
+            await one.view.close()
+        assert [type(error) for error in told] == [WorkerDiedError] * 2
+        await client.aclose()

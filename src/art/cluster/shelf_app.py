@@ -337,6 +337,8 @@ class NodeShelf:
         return (await self._order("/adopt", AdoptOrder(path=str(path)), AdoptedCopy)).digest
 
     async def _order(self, route: str, order: Strict, kind: type[R]) -> R:
+        if self._http.is_closed:
+            raise WorkerDiedError(f"the node's shelf at {self.address.url} is gone with its worker")
         try:
             reply = await self._http.post(route, content=order.model_dump_json())
         except httpx.TimeoutException as error:

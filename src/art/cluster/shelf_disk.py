@@ -209,5 +209,9 @@ class ShelfDisk:
         if place is None:
             raise StorageError(f"no worker was told to write what belongs to {folder}")
         digest = await self._node.adopt(place)
-        await self._shelf.bring(digest, [self._node.address.source], folder)
+        try:
+            await self._shelf.bring(digest, [self._node.address.source], folder)
+        except StorageError:
+            await self._node.adopt(place)  # raises WorkerError where the node is gone: that is the cause
+            raise
         del self._places[folder]

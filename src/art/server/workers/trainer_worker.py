@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ class TrainerClient:
     async def open(self, request: OpenRequest) -> TrainedModel:
         """Raises CheckpointError, ConfigurationError, WorkerError."""
         if request.checkpoint is not None:
-            found = await self._disk.fetch(Path(request.checkpoint))
+            with self._telling():
+                found = await self._disk.fetch(Path(request.checkpoint))
             request = request.model_copy(update={"checkpoint": str(found)})
         reply = OpenReply.model_validate_json(await self._post("/open", request))
         return TrainedModel(self, reply.model, reply.step)
@@ -90,7 +92,8 @@ class TrainerClient:
         """Raises CheckpointError, WorkerError."""
         request = SaveRequest(model=model, path=str(self._disk.place(path)))
         reply = SaveReply.model_validate_json(await self._post("/save", request))
-        await self._disk.collect(path)
+        with self._telling():
+            await self._disk.collect(path)
         return reply
 
     async def score(self, model: str, rows: Sequence[Sequence[int]]) -> ScoreReply:
@@ -104,7 +107,8 @@ class TrainerClient:
         elsewhere = request.model_copy(update={"path": str(self._disk.place(path))})
         reply = ProbeReply.model_validate_json(await self._post("/probe", elsewhere))
         if reply.probe is not None:
-            await self._disk.collect(path)
+            with self._telling():
+                await self._disk.collect(path)
         return reply
 
     async def find_reference(self, folder: str | None) -> str | None:
@@ -112,7 +116,10 @@ class TrainerClient:
 
         Raises StorageError, WorkerError.
         """
-        return None if folder is None else str(await self._disk.fetch(Path(folder)))
+        if folder is None:
+            return None
+        with self._telling():
+            return str(await self._disk.fetch(Path(folder)))
 
     async def train(self, body: bytes, report: Callable[[int, int], Awaitable[None]]) -> TrainEvent:
         """The result of a batch. `report` hears now and then how many of its tokens are done.
@@ -167,6 +174,17 @@ class TrainerClient:
     async def aclose(self) -> None:
         """Every later call raises WorkerDiedError."""
         await self._http.aclose()
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """A machine that does not hand files over any more is its worker's trouble, too: it is started again
+        before anybody tries anew.
+        """
+        try:
+            yield
+        except (WorkerDiedError, WorkerStalledError) as error:
+            self._trouble(error)
+            raise
 
     def _check_open(self) -> None:
         if self._http.is_closed:
