@@ -22,7 +22,7 @@ from art.server.process import with_origins
 from art.ui import run_reader
 from art.ui.access import HEADERS, Viewer
 from art.ui.app import THREADS
-from art.ui.run_files import RunFiles
+from art.ui.run_files import RunFiles, StoredRows
 from art.wire.jobs import TrainJobRequest
 from art.wire.training import OptimizerSpec
 from waiting import until
@@ -249,12 +249,12 @@ async def test_pages_that_take_long_are_few_at_a_time_and_hold_up_no_request(
     go_on, reading, seen = threading.Event(), list[str | None](), list[int]()
     find_runs = run_reader.find_runs
 
-    def wait(root: Path, viewer: Viewer) -> dict[str, RunFiles]:
+    def wait(root: Path, viewer: Viewer, stored: StoredRows) -> dict[str, RunFiles]:
         reading.append(viewer.tenant)
         seen.append(len(reading))
         go_on.wait(60)
         reading.remove(viewer.tenant)
-        return find_runs(root, viewer)
+        return find_runs(root, viewer, stored)
 
     monkeypatch.setattr(run_reader, "find_runs", wait)
     asked = [

@@ -37,6 +37,7 @@ from art.errors import (
     AuthenticationError,
     ConfigurationError,
     DeadlineError,
+    NodeLostError,
     NotFoundError,
     RequestError,
     StorageError,
@@ -346,7 +347,7 @@ class NodeShelf:
                 f"the node's shelf at {self.address.url} gave no sign of life for {_SILENCE_S:g} s"
             ) from error
         except httpx.HTTPError as error:
-            raise WorkerDiedError(
+            raise NodeLostError(
                 f"the node's shelf at {self.address.url} is gone ({type(error).__name__})"
             ) from error
         content = reply.content.lstrip()

@@ -151,7 +151,8 @@ class Gang:
         first = min(guilty or deaths)
         if self._first is not None and self.members.index(self._first) in guilty:
             first = self.members.index(self._first)
-        return WorkerDiedError(f"rank {first} of {len(self.members)}: {deaths[first]}")
+        death = deaths[first]
+        return type(death)(f"rank {first} of {len(self.members)}: {death}")
 
     async def probe(self) -> Mapping[str, Any]:
         """Returns the leader's health, and all ranks' devices. Raises WorkerDiedError, WorkerStalledError,
