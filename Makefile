@@ -104,7 +104,7 @@ bench: $(VENV)/.installed             ## all benchmarks, side by side with their
 bench-%: $(VENV)/.installed           ## one benchmark: make bench-engine
 	$(BIN)/python -m bench $*
 
-bench-cluster: $(VENV)/.installed     ## all that concern several machines (an hour)
+bench-cluster: $(VENV)/.installed     ## all that concern several machines (about half an hour)
 	$(BIN)/python -m bench cluster scaling scale shelf ranks postgres gateways kills
 
 crosscheck: $(VENV)/.installed        ## every loss and advantage against TRL, verl and OpenRLHF (makes their environments)

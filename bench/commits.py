@@ -25,7 +25,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from openai.types.chat import ChatCompletionUserMessageParam
 
 import art
@@ -33,7 +32,7 @@ from art.client.local_server import ServerProcess
 from art.client.remote_backend import RemoteBackend
 from bench.overhead import interval
 from bench.rows import Row, write_rows
-from bench.served import ENGINE
+from bench.served import ENGINE, cpu_seconds
 
 ROOT = Path(__file__).parents[1]
 LIMIT_SECONDS = 120.0
@@ -50,7 +49,8 @@ class Side:
     """A server of one of the two trees, and its model."""
 
     model: art.TrainableModel
-    server: psutil.Process
+    server: int
+    """The process id of its server."""
 
     async def answer(self, question: str, seed: int) -> art.Trajectory:
         asked: ChatCompletionUserMessageParam = {"role": "user", "content": question}
@@ -71,10 +71,6 @@ class Side:
         await self.model.train(
             [art.TrajectoryGroup(rollouts[first : first + SIZE]) for first in range(0, ROLLOUTS, SIZE)]
         )
-
-    def cpu(self) -> float:
-        times = self.server.cpu_times()
-        return float(times.user + times.system)
 
 
 def sources(commit: str, folder: Path) -> Path:
@@ -136,15 +132,15 @@ async def measure(
         )
         await model.register(backend)
         assert server.pid is not None
-        found.append(Side(model=model, server=psutil.Process(server.pid)))
+        found.append(Side(model=model, server=server.pid))
         backends.append(backend)
     sides = (found[0], found[1])
-    before = [side.cpu() for side in sides]
+    before = [cpu_seconds(side.server) for side in sides]
     rows = [
         rows_of("request", await compare(sides, Side.request, pairs)),
         rows_of("round of 64 requests and a step", await compare(sides, Side.round, rounds)),
     ]
-    now, then = (side.cpu() - at for side, at in zip(sides, before, strict=True))
+    now, then = (cpu_seconds(side.server) - at for side, at in zip(sides, before, strict=True))
     rows.append(Row(name="CPU of the server", ours=now, peer=then, unit="s", ratio=then / now, goal=GOAL))
     for backend in backends:
         await backend.close()

@@ -13,11 +13,11 @@ import tempfile
 from pathlib import Path
 
 import httpx
-import psutil
 
 import art
 from art.client.remote_backend import RemoteBackend
 from bench.rows import Row, write_rows
+from bench.served import cpu_seconds
 
 RATE, SECONDS, GOAL = 150, 20, 1.15
 """Requests a second of each server, for so long."""
@@ -54,12 +54,6 @@ async def wait_for_engine(url: str, key: str) -> None:
             await asyncio.sleep(0.1)
 
 
-def cpu_seconds(pids: list[int]) -> float:
-    """Of these processes, without their children."""
-    times = [psutil.Process(pid).cpu_times() for pid in pids]
-    return sum(one.user + one.system for one in times)
-
-
 async def measure(servers: object) -> dict[str, float]:
     """CPU milliseconds a request: of the controller, of one gateway, of two."""
     urls, running, key = servers.urls(), servers.running, "key-of-these-tests"
@@ -76,9 +70,9 @@ async def measure(servers: object) -> dict[str, float]:
             ("two gateways", urls[1:], pids[1:]),
         ):
             await ask_all(asked, key, WARM_UP_SECONDS)
-            before = cpu_seconds(counted)
+            before = cpu_seconds(*counted)
             requests = await ask_all(asked, key, SECONDS)
-            found[name] = (cpu_seconds(counted) - before) / requests * 1e3
+            found[name] = (cpu_seconds(*counted) - before) / requests * 1e3
     await backend.close()
     return found
 

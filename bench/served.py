@@ -23,6 +23,12 @@ LIMIT_SECONDS = 300.0
 ENGINE = {"options": {"threads": 1}}
 
 
+def cpu_seconds(*pids: int) -> float:
+    """Of these processes, without their children."""
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return float(sum(one.user + one.system for one in times))
+
+
 @dataclass(kw_only=True)
 class Served:
     """A running server, and the processes that ask it."""
@@ -42,8 +48,8 @@ class Served:
 
     def cpu(self) -> float:
         """Seconds of CPU that the server has used, its workers apart."""
-        times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
+        assert self.process.pid is not None
+        return cpu_seconds(self.process.pid)
 
     def samples(self) -> int:
         with contextlib.closing(sqlite3.connect(self.ledger)) as file:

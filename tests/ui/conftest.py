@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import html
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from served_pages import ServedPages, Watched, served
+from served_pages import ServedPages, Watched, served, words_of
 from starlette.testclient import TestClient
 
 from art.ui.app import RunPages
@@ -50,11 +48,7 @@ def read(tmp_path: Path) -> Iterator[Callable[[str], str]]:
     pages = RunPages(tmp_path)
     client = TestClient(pages.app(), raise_server_exceptions=True)
 
-    def words(path: str) -> str:
-        text = re.sub(r"<(script|style)\b.*?</\1>", "", client.get(path).text, flags=re.S)
-        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
-
-    yield words
+    yield lambda path: words_of(client.get(path).text)
     pages.reader.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -18,6 +20,12 @@ from waiting import eventually
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
+
+
+def words_of(page: str) -> str:
+    """The words of a page, without its markup; the content of attributes is left out."""
+    text = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.S)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 
 @dataclass

@@ -131,12 +131,10 @@ class Bucket:
 
     async def has(self, digest: str) -> bool:
         """Returns whether nodes find the copy there. A large one that is offered here is put there first."""
-        if digest not in self._published:
-            manifest = await self._shelf.manifest(digest)
-            if sum(entry.size for entry in manifest.files.values()) < self._least_bytes:
-                return False
-        task = self._published.get(digest)
-        if task is None:
+        manifest = await self._shelf.manifest(digest)
+        if sum(entry.size for entry in manifest.files.values()) < self._least_bytes:
+            return False
+        if (task := self._published.get(digest)) is None:
             task = self._published[digest] = asyncio.create_task(self._publish(digest))
             if len(self._published) > _MOST_DIGESTS:
                 del self._published[next(iter(self._published))]

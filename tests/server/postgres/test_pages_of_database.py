@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import json
 import os
 import re
@@ -14,6 +13,7 @@ import pytest
 from homes import Home
 from made_run import MadeRun, sample_records, trajectory
 from private_postgres import PrivatePostgres
+from served_pages import words_of
 from starlette.testclient import TestClient
 
 from art.process.files import take_lock
@@ -51,11 +51,7 @@ async def pages_of(home: Home, stored: StoredRows, *paths: str, viewer: Viewer =
     """The words of pages, which are made in threads beside this event loop."""
     pages = RunPages(home.folder, viewer, stored=stored)
     client = TestClient(pages.app())
-    found = []
-    for path in paths:
-        text = (await asyncio.to_thread(client.get, path)).text
-        text = re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.S)
-        found.append(" ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split()))
+    found = [words_of((await asyncio.to_thread(client.get, path)).text) for path in paths]
     pages.reader.close()
     return found
 
