@@ -20,7 +20,7 @@ from art.trajectories import is_choice
 # Python's standard library alone. It answers calls until there are none, or `turns` are over; asked to, it
 # forgets its history on the way, and lets a sub-agent with a system prompt of its own help it.
 PROGRAM = r"""
-import json, os, sys, time, urllib.error, urllib.request
+import json, os, sys, time, urllib.request
 
 told = json.load(sys.stdin)
 messages, tools = told["messages"], told["tools"]
@@ -33,7 +33,7 @@ def ask(messages, **more):
         try:
             asked = urllib.request.Request(url, json.dumps(body).encode(), head)
             return json.load(urllib.request.urlopen(asked, timeout=240))["choices"][0]["message"]
-        except urllib.error.URLError as error:  # nobody there, or not ready: as every client, it tries again
+        except OSError as error:  # nobody there, cut off or not ready: as every client, it tries again
             if getattr(error, "code", 503) != 503:
                 raise
             time.sleep(0.3)
