@@ -1,4 +1,6 @@
-"""A file's lock has one holder, in this process or in another, and none once that is gone."""
+"""A file's lock has one holder, in this process or in another, and none once that is gone; a folder for
+temporary files goes with its process.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from art.process.files import take_lock
+from art.process.files import ScratchFolder, take_lock
 
 HOLDER = """
 import sys
 from pathlib import Path
 from art.process.files import take_lock
 print(take_lock(Path(sys.argv[1])) is not None, flush=True)
+sys.stdin.read()
+"""
+KEEPER = """
+import sys
+from pathlib import Path
+from art.process.files import ScratchFolder
+print(ScratchFolder("art-test", Path(sys.argv[1])).path, flush=True)
 sys.stdin.read()
 """
 
@@ -43,3 +52,32 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
         held = take_lock(path, patience=30.0)
     assert held is not None
     os.close(held)
+
+
+def make_old(folder: Path) -> None:
+    os.utime(folder / ".holder", (0, 0))
+
+
+@pytest.mark.slow
+def test_a_folder_of_a_killed_process_goes_when_the_next_is_made(tmp_path: Path) -> None:
+    foreign = tmp_path / "art-test-of-somebody-else"
+    foreign.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", KEEPER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as keeper:
+        assert keeper.stdout is not None
+        kept = Path(keeper.stdout.readline().strip())
+        (kept / "worker.log").write_text("its last words")
+        make_old(kept)
+        second = ScratchFolder("art-test", tmp_path)  # the first one's process lives
+        assert kept.is_dir() and second.path.stat().st_mode & 0o777 == 0o700
+        keeper.kill()
+    third = ScratchFolder("art-test", tmp_path)
+    assert not kept.exists() and second.path.is_dir() and foreign.is_dir()
+    second.remove()
+    second.remove()
+    assert sorted(tmp_path.iterdir()) == sorted([foreign, third.path])
+    third.remove()

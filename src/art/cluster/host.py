@@ -13,9 +13,7 @@ import asyncio
 import logging
 import os
 import secrets
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
@@ -33,6 +31,7 @@ from art.cluster.placer_lines import HostAddress, HostOrder
 from art.cluster.shelf import Shelf
 from art.cluster.shelf_app import QuietServer, ShelfAddress, guard_route, make_shelf_app
 from art.errors import ConfigurationError, WorkerError
+from art.process.files import ScratchFolder
 from art.process.resources import listen
 from art.process.worker import Worker, WorkerSpec
 from art.wire.records import Strict
@@ -52,7 +51,7 @@ class NodeHost:
     def __init__(self) -> None:
         self._address: asyncio.Future[str] | None = None
         self._worker: Worker | None = None
-        self._folder = Path(tempfile.mkdtemp(prefix="art-host-"))
+        self._folder = ScratchFolder("art-host")
         self._log_at = 0
         self._health: dict[str, object] | None = None
         self._health_at = 0.0
@@ -136,7 +135,7 @@ class NodeHost:
             name=order.name,
             command=[sys.executable, *order.arguments],
             config={**order.config, "host": self._node},
-            log_path=self._folder / "worker.log",
+            log_path=self._folder.path / "worker.log",
             start_deadline=order.start_deadline,
             health_interval=order.health_interval,
             health_deadline=order.health_deadline,
@@ -199,7 +198,7 @@ class NodeHost:
 
     def _new_log(self) -> str | None:
         """Returns what the worker's log has more; the file begins anew when it is large."""
-        path = self._folder / "worker.log"
+        path = self._folder.path / "worker.log"
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -243,7 +242,7 @@ class NodeHost:
         asyncio.get_running_loop().call_later(_LAST_REPLY_S, self._leave)
 
     def _leave(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
         os._exit(0)  # the actor's process is this host's own
 
 

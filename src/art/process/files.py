@@ -1,5 +1,5 @@
 """Files that survive a kill and a power cut: written whole, locked, and what a full or failing disk did;
-and the log of a child process.
+folders that go with their process, and the log of a child process.
 
 A lock is dropped by the kernel when its holder dies. An error names the file, the cause and what to do.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -135,6 +137,44 @@ def _try_lock(descriptor: int, shared: bool) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+_HOLDER = ".holder"
+_YOUNG_S = 60.0
+"""Seconds. A folder so young may be one whose maker has not locked it yet."""
+
+
+class ScratchFolder:
+    """A new folder for temporary files, private to this user: `path`, in the system's place for them.
+
+    A process that is killed leaves its own behind: it goes when the next of that name is made.
+    """
+
+    def __init__(self, name: str, place: Path | None = None) -> None:
+        place = place or Path(tempfile.gettempdir())
+        for left in place.glob(f"{name}-*"):
+            _remove_without_holder(left)
+        self.path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
+        self._lock = take_lock(self.path / _HOLDER)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _remove_without_holder(folder: Path) -> None:
+    """Removes a scratch folder of this user whose process has ended."""
+    if os.name != "posix":  # no lock tells who lives
+        return
+    with suppress(OSError):  # another one removes it, or it is another user's
+        made = (folder / _HOLDER).lstat()
+        if made.st_uid != os.getuid() or time.time() - made.st_mtime < _YOUNG_S:
+            return
+        if (lock := take_lock(folder / _HOLDER)) is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

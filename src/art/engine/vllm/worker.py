@@ -8,7 +8,7 @@ adapters and ended as the builtin engine's is. vLLM ends with it (`art.process.g
 from __future__ import annotations
 
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
 from art.engine.protocol import ServerOrder
@@ -17,6 +17,7 @@ from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.start import start_vllm
 from art.engine.worker_process import run_worker
 from art.process.environment import CUDA_VISIBLE_DEVICES, variable
+from art.process.files import ScratchFolder
 from art.wire.engine import WorkerStart, checked_options
 
 
@@ -29,14 +30,14 @@ def given_device(start: WorkerStart) -> str | None:
     return start.device if start.device is not None or visible is None else f"cuda:{visible}"
 
 
-async def start_engine(start: WorkerStart) -> VllmEngine:
+async def start_engine(logs: Path, start: WorkerStart) -> VllmEngine:
     """Raises: ConfigurationError, WorkerDiedError (with vLLM's last lines), DeadlineError."""
     options = checked_options("vllm", VllmOptions, start.options)
     order = ServerOrder(
         name="vllm",
         base_model=start.base_model,
         options=options,
-        log_path=Path(tempfile.mkdtemp(prefix="art-vllm-log-")) / "vllm.log",
+        log_path=logs / "vllm.log",
         device=given_device(start),
         start_deadline=options.start_deadline,
     )
@@ -46,7 +47,11 @@ async def start_engine(start: WorkerStart) -> VllmEngine:
 
 
 def main() -> int:
-    return run_worker(start_engine)
+    logs = ScratchFolder("art-vllm-log")
+    try:
+        return run_worker(partial(start_engine, logs.path))
+    finally:
+        logs.remove()
 
 
 if __name__ == "__main__":
