@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from art.cluster.placer_lines import HostOrder, PlaceOrder, PlacerLine, PlacerOrder
+from art.cluster.messages import HostOrder, PlaceOrder, PlacerLine, PlacerOrder
 from art.cluster.plan import (
     NodeRow,
     WorkerBundle,

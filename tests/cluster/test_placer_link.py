@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from art.cluster.placer_lines import HostOrder, PlaceOrder
+from art.cluster.messages import HostOrder, PlaceOrder
 from art.cluster.placer_link import PlacerLink
 from art.cluster.plan import NodeRow, WorkerBundle
 from art.cluster.settings import ClusterSettings

@@ -26,8 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from art.cluster.host_messages import HostNews, Reached, ReachOrder, Started, StartOrder
-from art.cluster.placer_lines import HostAddress, HostOrder
+from art.cluster.messages import HostAddress, HostNews, HostOrder, Reached, ReachOrder, Started, StartOrder
 from art.cluster.shelf import Shelf
 from art.cluster.shelf_app import QuietServer, ShelfAddress, guard_route, make_shelf_app
 from art.errors import ConfigurationError, WorkerError

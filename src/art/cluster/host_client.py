@@ -9,8 +9,7 @@ from typing import TypeVar
 import httpx
 from pydantic import ValidationError
 
-from art.cluster.host_messages import HostNews, Reached, ReachOrder, Started, StartOrder
-from art.cluster.placer_lines import HostAddress
+from art.cluster.messages import HostAddress, HostNews, Reached, ReachOrder, Started, StartOrder
 from art.errors import NodeLostError, WorkerDiedError, WorkerStalledError
 from art.process.resources import no_tls
 from art.wire.engine import EngineErrorBody, to_error

@@ -21,7 +21,7 @@ from typing import Any
 from art.cluster.cluster_record import ClusterRecord, DrainedNodes
 from art.cluster.host import DISTRIBUTION
 from art.cluster.host_client import HostClient
-from art.cluster.placer_lines import HostAddress, HostOrder, PlaceOrder
+from art.cluster.messages import HostAddress, HostOrder, PlaceOrder
 from art.cluster.placer_link import PlacerLink
 from art.cluster.plan import NodeRow, WorkerBundle, choose_bundle, place_member, why_no_room
 from art.cluster.remote_worker import RemoteWorker

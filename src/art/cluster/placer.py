@@ -1,6 +1,6 @@
 """`python -m art.process.child art.cluster.placer`: the one process that imports ray.
 
-It is told on standard input which hosts to place and which to release (`art.cluster.placer_lines`), and ends
+It is told on standard input which hosts to place and which to release (`art.cluster.messages`), and ends
 with it. The hosts are detached actors with names, so they outlive it, and the next placer finds them again.
 Calls carry JSON text and nothing else.
 """
@@ -29,7 +29,7 @@ from ray.util.scheduling_strategies import (
 )
 
 from art.cluster.host import NodeHost
-from art.cluster.placer_lines import (
+from art.cluster.messages import (
     HostAddress,
     PlaceOrder,
     PlacerLine,

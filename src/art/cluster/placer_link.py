@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from art.cluster.placer_lines import (
+from art.cluster.messages import (
     HostAddress,
     PlaceOrder,
     PlacerLine,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from art.cluster.host_client import HostClient
-from art.cluster.host_messages import HostNews, StartOrder
+from art.cluster.messages import HostNews, StartOrder
 from art.cluster.settings import RENEWALS
 from art.cluster.shelf_disk import ShelfDisk
 from art.errors import (

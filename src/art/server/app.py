@@ -46,6 +46,7 @@ from art.server.dialects.completion_service import CompletionService
 from art.server.dialects.completions import Completions
 from art.server.dialects.dialect import Dialect
 from art.server.dialects.responses import Responses
+from art.server.dialects.token_completions import TokenCompletions
 from art.server.http import (
     ClientGoneError,
     MethodNotAllowedError,
@@ -350,9 +351,11 @@ async def _greet(scope: Scope, receive: Receive, send: Send) -> None:
 def _dialects(sampler: CompletionService, limits: LimitSettings) -> dict[str, Dialect]:
     """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
     threads = TenantThreads()
+    completions = Completions(sampler, limits, threads)
     return {
         "/v1/chat/completions": ChatCompletions(sampler, limits, threads),
-        "/v1/completions": Completions(sampler, limits, threads),
+        "/v1/completions": completions,
+        "/inference/v1/generate": TokenCompletions(sampler, limits, threads, completions.raw),
         "/v1/responses": Responses(sampler, limits, threads),
         "/v1/messages": AnthropicMessages(sampler, limits, threads),
         "/v1/messages/count_tokens": AnthropicTokens(sampler, limits, threads),
@@ -361,7 +364,7 @@ def _dialects(sampler: CompletionService, limits: LimitSettings) -> dict[str, Di
 
 def _named_rollout(scope: Scope) -> Scope:
     rollout, slash, rest = scope["path"].removeprefix(_BY_ADDRESS).partition("/")
-    if not slash or not rest.startswith("v1/"):
+    if not slash or not rest.startswith(("v1/", "inference/v1/")):
         raise NotFoundError(f"no such route: {scope['path']!r}", status=404, code="route_not_found")
     header = (ROLLOUT_HEADER.encode(), rollout.encode())
     headers = [header, *scope["headers"]]

@@ -58,6 +58,8 @@ class ServedName:
 
     id: str
     base_model: str
+    max_context: int
+    """Tokens of prompt and completion."""
     project: str | None = None
     step: int | None = None
 
@@ -352,14 +354,20 @@ class Catalog:
 
     def served(self, tenant: Tenant = None) -> list[ServedName]:
         """Every base model, every model (its newest step), every loaded step that the asker may see."""
-        rows = [ServedName(id=base, base_model=base) for base in self._bases if self.has_base(base, tenant)]
+        rows = [self._describe_base(base) for base in self._bases if self.has_base(base, tenant)]
         for (project, name), model in self._models.items():
             if tenant is not None and tenant_of(project) != tenant:
                 continue
             shown = self.names.shown(project, name, tenant)
-            common = {"base_model": model.base_model, "project": external_name(tenant, project)}
-            rows.append(ServedName(id=shown, step=model.newest, **common))
-            rows += [ServedName(id=f"{shown}@{step}", step=step, **common) for step in sorted(model.adapters)]
+            newest = ServedName(
+                id=shown,
+                base_model=model.base_model,
+                max_context=self.served_as(project, name, model.base_model).max_context,
+                project=external_name(tenant, project),
+                step=model.newest,
+            )
+            rows.append(newest)
+            rows += [replace(newest, id=f"{shown}@{step}", step=step) for step in sorted(model.adapters)]
         return rows
 
     def describe(self, name: str, tenant: Tenant = None) -> ServedName:
@@ -369,8 +377,12 @@ class Catalog:
             if spelled in (row.id, f"{row.project}/{row.id}"):
                 return row
         if self.has_base(name, tenant):
-            return ServedName(id=name, base_model=self.base_of(name).base_model)
+            return self._describe_base(name)
         raise self._unknown(name, tenant)
+
+    def _describe_base(self, name: str) -> ServedName:
+        base = self.base_of(name)
+        return ServedName(id=name, base_model=base.base_model, max_context=base.max_context)
 
     # -- who answers --
 

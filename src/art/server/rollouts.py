@@ -156,7 +156,7 @@ def scoped_request(scope: Scope, rollout_id: str) -> Scope:
     Raises: RequestError (403) for another route, or for the address of another rollout.
     """
     method, path = scope["method"], scope["path"]
-    inference = path.startswith("/v1/") and method == "POST"
+    inference = path.startswith(("/v1/", "/inference/v1/")) and method == "POST"
     looking = method == "GET" and (path == "/v1/models" or path.startswith("/v1/models/"))
     if not (inference or looking):
         raise RequestError(

@@ -17,8 +17,8 @@ from make_stubs import ROOT, stubs
 
 import art
 from art.compat import finder
+from art.compat.finder import Unbuilt
 from art.compat.import_paths import PATHS, Names, names
-from art.compat.unbuilt import Unbuilt
 
 SOURCE = Path(art.__file__).parent
 PLACES = sorted(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import art
-from art.compat.unbuilt import Unbuilt
+from art.compat.finder import Unbuilt
 
 ROOT_NAMES = """
     dev auto_trajectory capture_auto_trajectory gather_trajectories gather_trajectory_groups

@@ -15,8 +15,8 @@ import pytest
 from make_signatures import SOURCE, TABLE, as_json, table
 
 import art
+from art.compat.finder import Unbuilt
 from art.compat.import_paths import PATHS
-from art.compat.unbuilt import Unbuilt
 from art.errors import NotBuiltError
 
 SURFACE: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from art.compat.unbuilt import Unbuilt
+from art.compat.finder import Unbuilt
 from art.errors import ARTError, NotBuiltError
 
 NAMES = [

@@ -22,7 +22,7 @@ MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 27, 405, 39, 7
 """The agreed figures; circles and knots: none. CONTRIBUTING.md says the same."""
 
 LATER_ROOMS = {
-    "cluster": 19,
+    "cluster": 18,
     "engine/replicas": 4,
     "ui": 16,
     "tracking/sinks": 8,

@@ -39,7 +39,7 @@ from art.server.dialects.completions_request import (
     RawPromptService,
     read_completions_request,
 )
-from art.server.dialects.dialect import Dialect, data_event, rollout_of, send_stream
+from art.server.dialects.dialect import Dialect, StreamWriter, data_event, rollout_of, send_stream
 from art.server.http import Scope, Send, TenantThreads, error_body, run_in_thread_if_large, send_json
 from art.server.settings import LimitSettings
 from art.server.tenancy import tenant_in
@@ -90,7 +90,7 @@ class TokenTexts:
         return known
 
 
-_DONE = data_event(b"[DONE]")
+DONE = data_event(b"[DONE]")
 
 
 class CompletionChunks:
@@ -128,14 +128,14 @@ class CompletionChunks:
     def close(self) -> bytes:
         """The usage, where it was asked for."""
         if not self._request.sampling.include_usage:
-            return _DONE
+            return DONE
         prompt_tokens = sum(len(prepared.stitched.prompt_ids) for prepared in self._prompts)
         usage = usage_of(prompt_tokens, [choice.completion for choice in self._choices])
-        return self._chunk([], usage) + _DONE
+        return self._chunk([], usage) + DONE
 
     def fail(self, error: ARTError) -> bytes:
         """The error as an event."""
-        return data_event(orjson.dumps(error_body(error, self._prompts[0].tenant))) + _DONE
+        return data_event(orjson.dumps(error_body(error, self._prompts[0].tenant))) + DONE
 
     def _begin(self, choices: list[StreamedChoice]) -> bytes:
         first = choices[0]
@@ -193,10 +193,15 @@ class Completions(Dialect):
     """Answers completions of raw prompts, whole or streamed."""
 
     def __init__(
-        self, sampler: CompletionService, limits: LimitSettings, threads: TenantThreads | None = None
+        self,
+        sampler: CompletionService,
+        limits: LimitSettings,
+        threads: TenantThreads | None = None,
+        raw: RawPromptService | None = None,
     ) -> None:
+        """raw: shared by the dialects of raw prompts, so that one goes on from what another has answered."""
         super().__init__(sampler, limits, threads)
-        self._raw = RawPromptService(max_tokens=limits.remembered_tokens // _REMEMBERED_SHARE)
+        self.raw = raw or RawPromptService(max_tokens=limits.remembered_tokens // _REMEMBERED_SHARE)
 
     def read(self, scope: Scope, body: Any) -> CompletionsRequest:
         """The request of a decoded body. Raises: RequestError."""
@@ -210,7 +215,7 @@ class Completions(Dialect):
             prompts = [
                 await run_in_thread_if_large(
                     len(prompt),
-                    self._raw.prepare,
+                    self.raw.prepare,
                     request.sampling,
                     target,
                     prompt,
@@ -222,25 +227,59 @@ class Completions(Dialect):
             ]
             if request.sampling.stream:
                 events = self._remembered(stream_reply_events(self.sampler, *prompts))
-                if await send_stream(events, CompletionChunks(request, prompts), send):
+                if await send_stream(events, self.chunks(request, prompts), send):
                     self.sampler.delivered(*prompts)
                 return
             scores = await prompt_scores(prompts, request.scored)
             if not request.samples:
-                await send_json(send, _reply(request, prompts, [_nothing(one) for one in prompts], scores))
+                await send_json(
+                    send, self.write_reply(request, prompts, [_nothing(one) for one in prompts], scores)
+                )
                 return
             done = await gather_or_cancel([complete_request(self.sampler, prepared) for prepared in prompts])
             for prepared, samples in zip(prompts, done, strict=True):
                 for one in samples:
-                    self._raw.remember(prepared, one.completion)
-            await send_json(send, _reply(request, prompts, done, scores))
+                    self.raw.remember(prepared, one.completion)
+            await send_json(send, self.write_reply(request, prompts, done, scores))
             self.sampler.delivered(*prompts)
+
+    def chunks(self, request: CompletionsRequest, prompts: Sequence[PreparedRawPrompt]) -> StreamWriter:
+        """Returns what writes a stream."""
+        return CompletionChunks(request, prompts)
+
+    def write_reply(
+        self,
+        request: CompletionsRequest,
+        prompts: Sequence[PreparedRawPrompt],
+        done: Sequence[list[CommittedChoice]],
+        scores: Sequence[Ranked | None],
+    ) -> bytes:
+        """Returns the whole reply."""
+        choices: list[dict[str, Any]] = []
+        for prepared, samples, scored in zip(prompts, done, scores, strict=True):
+            choices += [
+                _choice(len(choices) + at, request, prepared, one, scored) for at, one in enumerate(samples)
+            ]
+        first, completions = prompts[0], [one.completion for samples in done for one in samples]
+        if not request.samples:
+            completions = []
+        return orjson.dumps(
+            {
+                "id": f"cmpl-{completions[0].sample_id if completions else secrets.token_hex(12)}",
+                "object": "text_completion",
+                "created": int(first.created_at),
+                "model": first.request.model,
+                "choices": choices,
+                "usage": usage_of(sum(len(one.stitched.prompt_ids) for one in prompts), completions),
+                "system_fingerprint": first.fingerprint,
+            }
+        )
 
     async def _remembered(self, events: AsyncIterator[StreamEvent]) -> AsyncIterator[StreamEvent]:
         async with aclosing(events):  # type: ignore[type-var]
             async for event in events:
                 if isinstance(event, ChoiceFinished):
-                    self._raw.remember(event.choice.prepared, event.choice.completion)
+                    self.raw.remember(event.choice.prepared, event.choice.completion)
                 yield event
 
 
@@ -248,33 +287,6 @@ def _nothing(prepared: PreparedRawPrompt) -> list[CommittedChoice]:
     """Returns the choices if nothing is sampled."""
     empty = Completion(sample_id="", token_ids=[], logprobs=[], finish_reason="length")
     return [CommittedChoice(empty, {"content": ""}, "length")] * prepared.request.n
-
-
-def _reply(
-    request: CompletionsRequest,
-    prompts: Sequence[PreparedRawPrompt],
-    done: Sequence[list[CommittedChoice]],
-    scores: Sequence[Ranked | None],
-) -> bytes:
-    choices: list[dict[str, Any]] = []
-    for prepared, samples, scored in zip(prompts, done, scores, strict=True):
-        choices += [
-            _choice(len(choices) + at, request, prepared, one, scored) for at, one in enumerate(samples)
-        ]
-    first, completions = prompts[0], [one.completion for samples in done for one in samples]
-    if not request.samples:
-        completions = []
-    return orjson.dumps(
-        {
-            "id": f"cmpl-{completions[0].sample_id if completions else secrets.token_hex(12)}",
-            "object": "text_completion",
-            "created": int(first.created_at),
-            "model": first.request.model,
-            "choices": choices,
-            "usage": usage_of(sum(len(one.stitched.prompt_ids) for one in prompts), completions),
-            "system_fingerprint": first.fingerprint,
-        }
-    )
 
 
 def _choice(

@@ -1,4 +1,5 @@
-"""A request of /v1/completions, and its raw prompts: ids, or texts that become ids as they are.
+"""Requests of /v1/completions and /inference/v1/generate, and their raw prompts: ids, or texts that become
+ids as they are.
 
 A prompt that begins with all ids of an earlier completion of its rollout has that sample as its parent.
 """
@@ -19,12 +20,12 @@ from art.rendering.chat_renderer import Parsed
 from art.server.catalog import Target
 from art.server.chat.chat_request import CHAT, ChatRequest, read_chat_request
 from art.server.chat.prompt_and_reply import Completion, PreparedRequest, check_texts_fit
-from art.server.chat.request_fields import RequestField, RequestSchema, declared_fields
+from art.server.chat.request_fields import OTHER_FIELDS, RequestField, RequestSchema, declared_fields
 from art.server.dialects.completion_service import request_id
 from art.server.ledger.schema import int_array
 from art.server.ledger.stitching import Conversation, Stitched, speaker_of
 from art.server.tenancy import Tenant
-from art.wire.request_values import FLAG, TEXT, ByHand, Values, Whole, refuse
+from art.wire.request_values import FLAG, TEXT, ByHand, Idle, Values, Whole, refuse
 from art.wire.sampling import MOST_TOP_LOGPROBS, PARAMETERS
 
 Prompt = str | list[int]
@@ -125,6 +126,63 @@ def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
         if body.get(name) is not None or name in COMPLETIONS.required:
             own.read(request, name, body[name])
     _fits_together(request, max_n)
+    return request
+
+
+SAMPLING_PARAMS = RequestSchema(
+    {
+        name: COMPLETIONS.fields[name]
+        for name in (
+            "n",
+            "max_tokens",
+            "logprobs",
+            "prompt_logprobs",
+            *(name for name, one in PARAMETERS.items() if "completions" in one.routes),
+            "ignore_eos",
+            "include_stop_str_in_output",
+            "structured_outputs",
+        )
+    },
+    idle={**OTHER_FIELDS, "detokenize": Idle("the reply is ids", anything=True)},
+)
+_BESIDE = ("model", "stream", "stream_options", "return_token_ids")
+_NO_IMAGES = "a prompt of ids has no images: send them in messages to /v1/chat/completions"
+GENERATE = RequestSchema(
+    {
+        "token_ids": RequestField(ByHand({"type": "array", "items": {"type": "integer"}, "minItems": 1})),
+        "sampling_params": RequestField(ByHand(SAMPLING_PARAMS.schema)),
+        **{name: COMPLETIONS.fields[name] for name in _BESIDE},
+    },
+    required=("model", "token_ids"),
+    idle={
+        **OTHER_FIELDS,
+        "output_mode": Idle("for text send the ids to /v1/completions", "tokens", remedy=True),
+        "features": Idle(_NO_IMAGES, remedy=True),
+        "content_parts": Idle(_NO_IMAGES, [], remedy=True),
+    },
+)
+"""vLLM's token route. What its sampling parameters say is read as a raw completion's."""
+
+
+def read_generate_request(body: Any, *, max_n: int) -> CompletionsRequest:
+    """The request of a decoded JSON body of /inference/v1/generate. Raises: RequestError naming the field."""
+    if not isinstance(body, dict):
+        raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
+    sampling = body.get("sampling_params") or {}
+    if not isinstance(sampling, dict):
+        refuse(f"sampling_params must be an object, not {sampling!r:.200}", "sampling_params")
+    for schema, given in ((GENERATE, body), (SAMPLING_PARAMS, sampling)):
+        for name, value in given.items():
+            if name not in schema.fields:
+                schema.check_other_field(name, value)
+    ids = body.get("token_ids")
+    if not isinstance(ids, list) or not ids:
+        refuse(f"token_ids must be a list of token ids, not {ids!r:.200}", "token_ids")
+    told = {name: body[name] for name in _BESIDE if name in body}
+    told |= {name: value for name, value in sampling.items() if name in SAMPLING_PARAMS.fields}
+    request = read_completions_request({**told, "prompt": _ids(ids, "token_ids")}, max_n=max_n)
+    if sampling.get("max_tokens") is None:
+        request.sampling.max_tokens = None  # as many as there is room for
     return request
 
 

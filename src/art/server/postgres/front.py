@@ -1,6 +1,6 @@
 """A gateway without workers: it samples by itself what it can, and passes everything else to the controller.
 
-POST /v1/chat/completions, /v1/completions, /v1/messages    here, by the engines of `followed.py`
+POST of `SAMPLED`                                           here, by the engines of `followed.py`
 the same in a scoped rollout                                the controller, which keeps its texts
 models of engines that are not reached from here            the controller
 everything else: models, jobs, rollouts, checkpoints        the controller
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-SAMPLED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
+SAMPLED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages", "/inference/v1/generate"})
 _HERE = frozenset({"/", "/health", "/metrics"})
 _HEADER = ROLLOUT_HEADER.encode()
 _HOPS = frozenset(b"host connection keep-alive transfer-encoding upgrade te trailer".split())

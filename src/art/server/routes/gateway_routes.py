@@ -119,6 +119,7 @@ def _model(row: ServedName) -> dict[str, Any]:
         "owned_by": row.project or "art",
         "base_model": row.base_model,
         "step": row.step,
+        "max_model_len": row.max_context,
     }
 
 

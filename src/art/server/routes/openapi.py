@@ -20,7 +20,7 @@ from starlette.routing import Route
 from art.server.chat.chat_request import CHAT
 from art.server.chat.request_fields import RequestSchema
 from art.server.dialects.anthropic_request import COUNT_TOKENS, MESSAGES
-from art.server.dialects.completions_request import COMPLETIONS
+from art.server.dialects.completions_request import COMPLETIONS, GENERATE
 from art.server.dialects.dialect import LONGEST_ROLLOUT_ID
 from art.server.dialects.responses import MOST_ITEMS
 from art.server.dialects.responses_request import RESPONSES
@@ -88,6 +88,12 @@ DIALECTS: dict[str, Operation] = {
         summary="OpenAI's completions of raw prompts",
         body=COMPLETIONS,
         reply=replies.COMPLETION,
+        streams=_SSE,
+    ),
+    "/inference/v1/generate": Operation(
+        summary="vLLM's completions of ids by ids",
+        body=GENERATE,
+        reply=replies.TOKEN_COMPLETION,
         streams=_SSE,
     ),
     "/v1/responses": Operation(

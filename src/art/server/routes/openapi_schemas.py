@@ -82,6 +82,31 @@ COMPLETION: Schema = {
     },
     "required": ["id", "object", "created", "model", "choices", "usage"],
 }
+TOKEN_COMPLETION: Schema = {
+    "type": "object",
+    "properties": {
+        "request_id": TEXT,
+        "model": TEXT,
+        "created": _WHOLE,
+        "output_mode": {"const": "tokens"},
+        "choices": listed(
+            {
+                "type": "object",
+                "properties": {
+                    "index": _WHOLE,
+                    "token_ids": listed(_WHOLE),
+                    "logprobs": _NO_OBJECT,
+                    "finish_reason": _FINISH,
+                    "stop_reason": {"type": ["string", "integer", "null"]},
+                    **_SAMPLE,
+                },
+                "required": ["index", "token_ids", "finish_reason", *_SAMPLE],
+            }
+        ),
+        "usage": _USAGE,
+    },
+    "required": ["request_id", "model", "created", "choices", "usage"],
+}
 MESSAGE = _record(
     id={"type": "string", "pattern": "^msg_"},
     type={"const": "message"},
@@ -137,7 +162,13 @@ INPUT_ITEMS = _record(
 )
 
 MODEL = _record(
-    id=TEXT, object={"const": "model"}, created=_WHOLE, owned_by=TEXT, base_model=TEXT, step=_STEP
+    id=TEXT,
+    object={"const": "model"},
+    created=_WHOLE,
+    owned_by=TEXT,
+    base_model=TEXT,
+    step=_STEP,
+    max_model_len=_WHOLE,
 )
 MODELS = _record(object={"const": "list"}, data=listed(MODEL))
 HEALTH: Schema = {
