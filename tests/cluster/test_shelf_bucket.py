@@ -109,3 +109,20 @@ async def test_nodes_get_their_copies_without_a_bucket_that_takes_none(
         assert "without the bucket: s3://there-is-none/shelf did not take the copy" in caplog.text
         assert not bucket.exists("there-is-none"), "it is not made"
         await nowhere.close()
+
+
+async def test_a_bucket_that_has_come_back_is_used_again(
+    tmp_path: Path, bucket: fsspec.AbstractFileSystem
+) -> None:
+    base = random_adapter(tmp_path / "base", 1000)
+    shelf = Shelf(tmp_path / "server", PLENTY, limits=QUICK)
+    digest, late = await shelf.offer(base), Bucket(shelf, "s3://made-late/shelf", 0, again_s=0.1)
+    assert not await late.has(digest)
+    await asyncio.to_thread(bucket.makedirs, "made-late")
+    for _ in range(300):
+        if await late.has(digest):
+            break
+        await asyncio.sleep(0.1)
+    assert bucket.exists(f"made-late/shelf/{digest}")
+    await late.close()
+    await shelf.close()

@@ -122,11 +122,14 @@ class FanOut:
 class Bucket:
     """Copies behind an `fsspec` URL: the server puts each there once, and all nodes read it."""
 
-    def __init__(self, shelf: Shelf, url: str, least_bytes: int) -> None:
-        """least_bytes: what is smaller does not go through it."""
+    def __init__(self, shelf: Shelf, url: str, least_bytes: int, *, again_s: float = 60.0) -> None:
+        """least_bytes: what is smaller does not go through it. again_s: seconds until a copy that it did not
+        take is tried again.
+        """
         self.source = Source(url=url)
         self._shelf = shelf
         self._least_bytes = least_bytes
+        self._again_s = again_s
         self._published: dict[str, asyncio.Task[bool]] = {}
 
     async def has(self, digest: str) -> bool:
@@ -152,6 +155,7 @@ class Bucket:
             await self._shelf.publish(digest, self.source.url)
         except (ARTError, OSError) as error:
             _log.warning("nodes get %s without the bucket: %s", digest[:12], error)
+            asyncio.get_running_loop().call_later(self._again_s, self._published.pop, digest, None)
             return False
         return True
 
