@@ -7,6 +7,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -60,6 +61,8 @@ def main() -> None:
     if behaviour == "chatty":
         threading.Thread(target=lambda: [print("x" * 1000) for _ in range(1000)], daemon=True).start()
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    if behaviour == "lose others":
+        signal.signal(signal.SIGUSR2, lambda *_: os._exit(75))
     if behaviour == "deaf":
         time.sleep(600)
     while sys.stdin.readline():

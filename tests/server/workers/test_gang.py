@@ -101,6 +101,30 @@ async def test_a_rank_that_dies_ends_all_and_is_named(spec: Specs, rank: int) ->
     assert all(gone_pid(member.pid) for member in ups[1].members)
 
 
+class LateNews(Worker):
+    """A worker whose end is heard of two seconds after it."""
+
+    async def wait(self) -> int:
+        code = await super().wait()
+        await asyncio.sleep(2)
+        return code
+
+
+@slow
+async def test_a_rank_that_dies_is_named_where_those_that_lost_it_are_heard_of_first(spec: Specs) -> None:
+    def launch(one: WorkerSpec) -> Any:
+        dead = one.gang is not None and one.gang.rank == 1
+        return (LateNews if dead else Worker).start(one)
+
+    gang = await start(spec({"0": "lose others"}), launch=launch)
+    os.kill(gang.members[1].pid, signal.SIGKILL)
+    os.kill(gang.members[0].pid, signal.SIGUSR2)
+    await gang.wait()
+    assert gang.members[0].returncode == 75
+    assert "rank 1 of 3" in str(gang.death()) and "SIGKILL" in str(gang.death())
+    await gang.kill()
+
+
 def gone_pid(pid: int) -> bool:
     import psutil
 

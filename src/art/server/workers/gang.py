@@ -8,6 +8,7 @@ kills what is left and starts all of it again, and the job begins anew from the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,9 @@ from art.wire.training import FoundFolder, RankSpec, Sharding
 TELL_S = 10.0
 """For a rank to hear where its machine has a folder."""
 GRACE = 1.0
-"""Seconds in which the rank that died first is told from those that lost it."""
+"""Seconds in which ranks that start say what failed."""
+CAUSE_S = 5.0
+"""Ranks that lost one may be heard of before it: the end of a killed process takes time on a busy machine."""
 LOST_RANKS = "code 75"
 """How a rank ends that lost the others (`art.training.worker`)."""
 
@@ -127,31 +130,30 @@ class Gang:
         self.disk: WorkerDisk = GangDisk(members)
         self._spec = spec
         self._waits = [asyncio.ensure_future(one.wait()) for one in members]
-        self._first: RunningWorker | None = None
-        """The member whose end was the gang's."""
+        self._first: int | None = None
+        """The rank whose end was the gang's."""
 
     @property
     def label(self) -> str:
         return f"gang {self._spec.name!r} of {len(self.members)} ranks ({self.members[0].label} leads)"
 
     async def wait(self) -> object:
-        """Returns when the first of them ended."""
+        """Returns when the first of them ended, or soon after where that one lost the others."""
         await asyncio.wait(self._waits, return_when=asyncio.FIRST_COMPLETED)
-        if len(ended := self._ended()) == 1:
-            self._first = self.members[ended[0]]
-        await asyncio.wait(self._waits, timeout=GRACE)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CAUSE_S):
+                while not self._guilty() and (pending := [one for one in self._waits if not one.done()]):
+                    await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        if self._first is None:
+            self._first = min(self._guilty() or self._ended())
         return None
 
     def death(self) -> WorkerDiedError:
         """The error of the rank that died first, as far as that can be told."""
-        deaths = {rank: self.members[rank].death() for rank in self._ended()}
-        if not deaths:
+        if not self._ended():
             return WorkerDiedError(f"{self.label} ended")
-        guilty = [rank for rank, death in deaths.items() if LOST_RANKS not in str(death)]
-        first = min(guilty or deaths)
-        if self._first is not None and self.members.index(self._first) in guilty:
-            first = self.members.index(self._first)
-        death = deaths[first]
+        first = min(self._guilty() or self._ended()) if self._first is None else self._first
+        death = self.members[first].death()
         return type(death)(f"rank {first} of {len(self.members)}: {death}")
 
     async def probe(self) -> Mapping[str, Any]:
@@ -183,6 +185,10 @@ class Gang:
 
     def _ended(self) -> list[int]:
         return [rank for rank, wait in enumerate(self._waits) if wait.done()]
+
+    def _guilty(self) -> list[int]:
+        """Those that ended for a reason of their own, not because they lost another."""
+        return [rank for rank in self._ended() if LOST_RANKS not in str(self.members[rank].death())]
 
     def _close(self) -> None:
         for wait in self._waits:

@@ -31,13 +31,13 @@ from art.errors import (
 from art.process.worker import Launch, RunningWorker, Supervised, Worker, WorkerSpec
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
-from art.server.workers.gang import GangLaunch, TrainerRanks
+from art.server.workers.gang import CAUSE_S, GangLaunch, TrainerRanks
 from art.server.workers.health_board import Health, HealthBoard, StallWatch
 
 _log = logging.getLogger(__name__)
 
-DEATH_S = 2.0
-"""For the end of a process to be heard of after its connection broke."""
+DEATH_S = CAUSE_S + 1.0
+"""For the end of a process, or a gang's cause, to be heard of after its connection broke."""
 
 W = TypeVar("W", bound=Supervised)
 Start = Callable[[WorkerSpec], Awaitable[W]]
