@@ -4,7 +4,7 @@
 # The model slides tiles on a board of 4 x 4, at most 20 times. An illegal move ends the game. First the model
 # learns the form from the games of a careless player, then which moves are legal and which are worth more.
 #
-#     python examples/game_2048/game_2048.py                   # rewarded by its score, 4 minutes on two cores
+#     python examples/game_2048/game_2048.py                   # rewarded by its score, 5 minutes on two cores
 #     python examples/game_2048/game_2048.py --reward ruler    # a judge ranks the games of a group instead
 #     python examples/game_2048/game_2048.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 5e-5
 
@@ -93,9 +93,10 @@ async def main(options: argparse.Namespace) -> None:
         base_model=options.model,
         _internal_config=art.dev.InternalModelConfig(peft_args=art.dev.PeftArgs(random_state=options.seed)),
     )
-    engine = {"engine": {"name": options.engine}}
+    processes = options.processes or (2 if options.model.startswith("art/") else 1)
+    server = {"engine": {"name": options.engine, "replicas": processes}, "trainer": {"ranks": processes}}
     async with AsyncExitStack() as stack:
-        backend = await stack.enter_async_context(LocalBackend(path=options.path, server_options=engine))
+        backend = await stack.enter_async_context(LocalBackend(path=options.path, server_options=server))
         await model.register(backend)
         ruler = await open_ruler(stack, options.judge) if options.reward == "ruler" else None
         if await model.get_step() == 0:
@@ -132,13 +133,14 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--reward", default="score", choices=("score", "ruler"))
     parser.add_argument("--judge", help="the judge's model, such as openai/o3; by default one that runs here")
     parser.add_argument("--seed", type=int, default=0, help="of the adapter's first weights and the tiles")
-    parser.add_argument("--steps", type=int, default=25, help="the first is supervised")
+    parser.add_argument("--steps", type=int, default=28, help="the first is supervised")
     parser.add_argument("--demonstrations", type=int, default=240, help="games; 0: no fine-tuning")
     parser.add_argument("--sft-learning-rate", type=float, default=1e-3)
     parser.add_argument("--groups", type=int, default=8, help="seeds of a step")
     parser.add_argument("--group-size", type=int, default=16, help="games of each seed")
     parser.add_argument("--learning-rate", type=float, default=7e-4)
     parser.add_argument("--held-out", type=int, default=128, help="games of an evaluation")
+    parser.add_argument("--processes", type=int, help="of engine and trainer each; for a shipped model 2")
     parser.add_argument("--path", default=".art", help="where models and logs are kept")
     return parser.parse_args(arguments)
 

@@ -4,7 +4,7 @@
 # One model plays both seats, and learns from the games against itself. It first learns the form from the
 # games of a careless player. It never meets the two players that it is evaluated against.
 #
-#     python examples/tic_tac_toe/self_play.py        # four minutes on two cores
+#     python examples/tic_tac_toe/self_play.py        # five minutes on two cores
 #     python examples/tic_tac_toe/self_play.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 2e-5
 
 # %%
@@ -93,8 +93,7 @@ async def play_itself(model: art.Model, board: str, explores: bool) -> list[Seat
     seats, turn, among = [Seat(model), Seat(model)], 0, half_of_cells(board) if explores else None
     while True:
         cell = await seats[turn].choose(board, among)
-        if cell is not None:
-            board = place(board, cell)
+        board = board if cell is None else place(board, cell)
         if ended := "invalid" if cell is None else outcome(board):
             seats[turn].end(ended, board)
             seats[1 - turn].end({"won": "lost", "invalid": "draw"}.get(ended, ended), swapped(board))
@@ -121,8 +120,7 @@ async def play_against(model: art.Model, player: Player, number: int) -> art.Tra
     mine = number % 2 == 0
     while True:
         cell = await seat.choose(board) if mine else player(board, dice)
-        if cell is not None:
-            board = place(board, cell)
+        board = board if cell is None else place(board, cell)
         if ended := "invalid" if cell is None else outcome(board):
             seat.end(ended if mine or ended == "draw" else "lost", board if mine else swapped(board))
             return seat.trajectory
@@ -157,8 +155,9 @@ async def main(options: argparse.Namespace) -> None:
         base_model=options.model,
         _internal_config=art.dev.InternalModelConfig(peft_args=adapter),
     )
-    engine = {"engine": {"name": options.engine}}
-    async with LocalBackend(path=options.path, server_options=engine) as backend:
+    processes = options.processes or (2 if options.model.startswith("art/") else 1)
+    server = {"engine": {"name": options.engine, "replicas": processes}, "trainer": {"ranks": processes}}
+    async with LocalBackend(path=options.path, server_options=server) as backend:
         await model.register(backend)
         if await model.get_step() == 0:
             await evaluate(model, "base")
@@ -169,9 +168,8 @@ async def main(options: argparse.Namespace) -> None:
         lost: deque[str] = deque(maxlen=REMEMBERED)
         for step in range(await model.get_step(), options.steps):
             boards = next_boards(options.groups, lost, random.Random(f"{options.seed}/{step}"))
-            both = await asyncio.gather(
-                *(seat_groups(model, board, options.group_size, lost) for board in boards)
-            )
+            playing = (seat_groups(model, board, options.group_size, lost) for board in boards)
+            both = await asyncio.gather(*playing)
             rate = options.learning_rate * min(1.0, 1.2 - step / options.steps)
             algorithm = {"name": "art", "updates": {"minibatches": 4}}
             config = art.TrainConfig(learning_rate=rate, algorithm=algorithm)
@@ -190,6 +188,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=48, help="boards that games of a step begin from")
     parser.add_argument("--group-size", type=int, default=8, help="games from each board")
     parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--processes", type=int, help="of engine and trainer each; for a shipped model 2")
     parser.add_argument("--path", default=".art", help="where models and logs are kept")
     return parser.parse_args(arguments)
 

@@ -113,6 +113,8 @@ async def test_what_ended_a_completion_is_told(live: Live, http: httpx.AsyncClie
 
     ids = says(live, "one;", stop_string=";")
     assert await reason(stop=[";"]) == ("stop", ";")
+    says(live, "")
+    assert await reason() == ("stop", None)
     says(live, "one;")
     assert await reason(max_tokens=1) == ("length", None)
     assert await reason(stop_token_ids=[ids[-1]]) == ("stop", ids[-1])

@@ -149,7 +149,8 @@ def _choice(
 
 def _stop_reason(prepared: PreparedRawPrompt, completion: Completion) -> str | int | None:
     """Returns the text, or the request's own id, that ended a completion; None: its turn's end, or length."""
-    if completion.stop_string is not None or completion.finish_reason != "stop":
+    ended_by_id = completion.finish_reason == "stop" and completion.stop_string is None
+    if not ended_by_id or not completion.token_ids:
         return completion.stop_string
     last = completion.token_ids[-1]
     ends_turn = last in prepared.target.renderer.stop_token_ids

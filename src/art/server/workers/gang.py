@@ -187,7 +187,7 @@ class Gang:
         return [rank for rank, wait in enumerate(self._waits) if wait.done()]
 
     def _guilty(self) -> list[int]:
-        """Those that ended for a reason of their own, not because they lost another."""
+        """Returns those that ended for a reason of their own, not because they lost another."""
         return [rank for rank in self._ended() if LOST_RANKS not in str(self.members[rank].death())]
 
     def _close(self) -> None:
