@@ -47,15 +47,15 @@ def write_pages(examples: Sequence[Example]) -> list[Row]:
     rows: list[Row] = []
     with mpl.rc_context(STYLE):
         for folder, group in groupby(examples, key=lambda example: example.folder):
-            variants = list(group)
-            results = read_results(folder)
-            shown = {one: results[one.variant] for one in variants if one.variant in results}
+            results, asked = read_results(folder), {one.variant for one in group}
+            # The page has all variants of its folder, also those that were measured before.
+            shown = {one: results[one.variant] for one in Example.read(folder) if one.variant in results}
             if shown:
                 draw_chart(shown, folder / "chart.svg")
                 replace_between_marks(
                     folder / "README.md", "![The chart](chart.svg)\n\n" + readme_table(shown)
                 )
-            rows += [row_of(example, measured) for example, measured in shown.items()]
+            rows += [row_of(example, one) for example, one in shown.items() if example.variant in asked]
         everything = {
             example: results[example.variant]
             for example in all_examples()
