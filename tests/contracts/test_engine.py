@@ -332,9 +332,9 @@ async def test_a_stop_string_ends_the_completion_and_its_ids_stay(engine: Engine
 async def test_streamed_deltas_are_the_whole(engine: Engine) -> None:
     plain = await whole(engine.generate(ask(prompt(6), max_tokens=15, seed=2)))
     deltas = [delta async for delta in engine.generate(ask(prompt(6), max_tokens=15, seed=2, stream=True))]
-    assert len(deltas) == 15
+    assert len(deltas) > 1  # an engine whose reader is slow may tell several ids at once
     assert [token for delta in deltas for token in delta.token_ids] == plain.token_ids
-    assert [delta.finish_reason for delta in deltas] == [None] * 14 + ["length"]
+    assert [delta.finish_reason for delta in deltas] == [None] * (len(deltas) - 1) + ["length"]
 
 
 async def test_the_context_is_respected(engine: Engine) -> None:
