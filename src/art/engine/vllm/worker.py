@@ -48,10 +48,10 @@ async def start_engine(logs: Path, start: WorkerStart) -> VllmEngine:
 
 def main() -> int:
     logs = ScratchFolder("art-vllm-log")
-    try:
-        return run_worker(partial(start_engine, logs.path))
-    finally:
+    code = run_worker(partial(start_engine, logs.path))
+    if code == 0:  # else its log says why, until another one starts here
         logs.remove()
+    return code
 
 
 if __name__ == "__main__":
