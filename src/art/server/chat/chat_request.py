@@ -15,9 +15,8 @@ from pydantic import Field
 
 from art.engine.constraints import LONGEST_CONSTRAINT
 from art.engine.protocol import Constraint
-from art.errors import RequestError
 from art.server.chat.messages import MESSAGE, TOOL, message_size, read_messages, read_tools, sample_hint
-from art.server.chat.request_fields import RequestField, RequestSchema, declared_fields
+from art.server.chat.request_fields import RequestField, RequestSchema, check_object, declared_fields
 from art.server.ledger.stitching import tools_key_and_size
 from art.wire.request_values import (
     AT_LEAST_ONE,
@@ -306,8 +305,7 @@ CHAT = RequestSchema(
 
 def read_chat_request(body: Any, *, max_n: int) -> ChatRequest:
     """The request of a decoded JSON body. Raises: RequestError naming the field."""
-    if not isinstance(body, dict):
-        raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
+    check_object(body)
     request = ChatRequest()
     CHAT.read(request, body)
     _check_together(request, max_n)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
+from art.errors import RequestError
 from art.wire.request_values import WHOLE_VALUE, Idle, Schema, Values, refuse
 from art.wire.sampling import Parameter
 
@@ -187,6 +188,12 @@ class RequestSchema:
             problem = f"{name[:100]!r} is not supported; supported: {listed}"
             refuse(problem, name[:100], "unsupported_parameter")
         other.read(name, value)
+
+
+def check_object(body: Any) -> None:
+    """Raises: RequestError (400) for a decoded body that is no JSON object."""
+    if not isinstance(body, dict):
+        raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
 
 
 def declared_fields(request: type) -> dict[str, RequestField]:

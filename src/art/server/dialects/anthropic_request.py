@@ -12,10 +12,9 @@ from typing import Annotated, Any
 import orjson
 from pydantic import Field
 
-from art.errors import RequestError
 from art.server.chat.chat_request import EFFORT
 from art.server.chat.messages import MOST_MESSAGES
-from art.server.chat.request_fields import OTHER_FIELDS, RequestField, RequestSchema
+from art.server.chat.request_fields import OTHER_FIELDS, RequestField, RequestSchema, check_object
 from art.wire.request_values import (
     AT_LEAST_ONE,
     FLAG,
@@ -207,8 +206,7 @@ def chat_body(body: Any, *, counting: bool = False) -> Chat:
 
     Raises: RequestError naming the field of the request.
     """
-    if not isinstance(body, dict):
-        raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
+    check_object(body)
     schema = COUNT_TOKENS if counting else MESSAGES
     for name in schema.required:
         if body.get(name) is None:

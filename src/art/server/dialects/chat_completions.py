@@ -29,10 +29,8 @@ from art.server.dialects.completion_service import (
     complete_request,
     stream_reply_events,
 )
-from art.server.dialects.dialect import Dialect, data_event, send_stream
+from art.server.dialects.dialect import DONE, Dialect, data_event, send_stream
 from art.server.http import Scope, Send, error_body, send_json
-
-_DONE = data_event(b"[DONE]")
 
 
 class ChatChunks:
@@ -76,13 +74,13 @@ class ChatChunks:
     def close(self) -> bytes:
         """The usage, where it was asked for."""
         if not self._prepared.request.include_usage:
-            return _DONE
+            return DONE
         prompt_tokens = len(self._prepared.stitched.prompt_ids)
-        return self._chunk([], usage_of(prompt_tokens, [c.completion for c in self._choices])) + _DONE
+        return self._chunk([], usage_of(prompt_tokens, [c.completion for c in self._choices])) + DONE
 
     def fail(self, error: ARTError) -> bytes:
         """The error as an event."""
-        return data_event(orjson.dumps(error_body(error, self._prepared.tenant))) + _DONE
+        return data_event(orjson.dumps(error_body(error, self._prepared.tenant))) + DONE
 
     def _begin(self, first_sample: str) -> dict[str, Any]:
         return {

@@ -39,7 +39,7 @@ from art.server.dialects.completions_request import (
     RawPromptService,
     read_completions_request,
 )
-from art.server.dialects.dialect import Dialect, StreamWriter, data_event, rollout_of, send_stream
+from art.server.dialects.dialect import DONE, Dialect, StreamWriter, data_event, rollout_of, send_stream
 from art.server.http import Scope, Send, TenantThreads, error_body, run_in_thread_if_large, send_json
 from art.server.settings import LimitSettings
 from art.server.tenancy import tenant_in
@@ -88,9 +88,6 @@ class TokenTexts:
                 token_spelling(token_id, self._renderer.token_bytes(token_id), self._as_ids), logprob
             )
         return known
-
-
-DONE = data_event(b"[DONE]")
 
 
 class CompletionChunks:

@@ -20,7 +20,13 @@ from art.rendering.chat_renderer import Parsed
 from art.server.catalog import Target
 from art.server.chat.chat_request import CHAT, ChatRequest, read_chat_request
 from art.server.chat.prompt_and_reply import Completion, PreparedRequest, check_texts_fit
-from art.server.chat.request_fields import OTHER_FIELDS, RequestField, RequestSchema, declared_fields
+from art.server.chat.request_fields import (
+    OTHER_FIELDS,
+    RequestField,
+    RequestSchema,
+    check_object,
+    declared_fields,
+)
 from art.server.dialects.completion_service import request_id
 from art.server.ledger.schema import int_array
 from art.server.ledger.stitching import Conversation, Stitched, speaker_of
@@ -59,10 +65,6 @@ _AS_IN_CHAT = (
 """Read as a chat completion's."""
 
 
-def _prompts(request: CompletionsRequest, name: str, value: Any) -> None:
-    request.prompts = read_prompts(value)
-
-
 def _logprobs(request: CompletionsRequest, name: str, value: int) -> None:
     request.logprobs, request.sampling.top_logprobs = True, value
 
@@ -90,14 +92,12 @@ class CompletionsRequest:
         return asked
 
 
-_OWN = {
-    "prompt": RequestField(ByHand({"anyOf": [TEXT.schema, {"type": "array"}]}), _prompts),
-    **declared_fields(CompletionsRequest),
-}
+_OWN = declared_fields(CompletionsRequest)
 COMPLETIONS = RequestSchema(
     {
         **{name: CHAT.fields[name] for name in _AS_IN_CHAT},
         "max_tokens": RequestField(Values(Annotated[int, Field(ge=0)], "a whole number")),
+        "prompt": RequestField(ByHand({"anyOf": [TEXT.schema, {"type": "array"}]})),
         **_OWN,
     },
     required=("model", "prompt"),
@@ -106,26 +106,32 @@ COMPLETIONS = RequestSchema(
 
 def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
     """The request of a decoded JSON body. Raises: RequestError naming the field."""
-    if not isinstance(body, dict):
-        raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
+    check_object(body)
     for name, value in body.items():
         if name not in COMPLETIONS.fields:
             COMPLETIONS.check_other_field(name, value)
+    if "prompt" not in body:
+        refuse("'prompt' is missing", "prompt", "missing_parameter")
+    request = _read_fields(body, max_n)
+    request.prompts = read_prompts(body["prompt"])
+    _fits_together(request, max_n)
+    return request
+
+
+def _read_fields(body: dict[str, Any], max_n: int) -> CompletionsRequest:
+    """Returns the request of a body but for its prompts."""
     shared = {name: body[name] for name in _AS_IN_CHAT if name in body}
     samples = not (body.get("max_tokens") == 0 and COMPLETIONS.read_field("echo", body.get("echo")))
     if not samples:
         shared["max_tokens"] = 1
-    if "prompt" not in body:
-        refuse("'prompt' is missing", "prompt", "missing_parameter")
     sampling = read_chat_request({**shared, "messages": _NO_MESSAGES}, max_n=max_n)
     sampling.messages = []
     if sampling.max_tokens is None:
         sampling.max_tokens = _DEFAULT_MAX_TOKENS
     request = CompletionsRequest(sampling=sampling, samples=samples)
     for name, own in _OWN.items():
-        if body.get(name) is not None or name in COMPLETIONS.required:
+        if body.get(name) is not None:
             own.read(request, name, body[name])
-    _fits_together(request, max_n)
     return request
 
 
@@ -166,8 +172,7 @@ GENERATE = RequestSchema(
 
 def read_generate_request(body: Any, *, max_n: int) -> CompletionsRequest:
     """The request of a decoded JSON body of /inference/v1/generate. Raises: RequestError naming the field."""
-    if not isinstance(body, dict):
-        raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
+    check_object(body)
     sampling = body.get("sampling_params") or {}
     if not isinstance(sampling, dict):
         refuse(f"sampling_params must be an object, not {sampling!r:.200}", "sampling_params")
@@ -180,7 +185,10 @@ def read_generate_request(body: Any, *, max_n: int) -> CompletionsRequest:
         refuse(f"token_ids must be a list of token ids, not {ids!r:.200}", "token_ids")
     told = {name: body[name] for name in _BESIDE if name in body}
     told |= {name: value for name, value in sampling.items() if name in SAMPLING_PARAMS.fields}
-    request = read_completions_request({**told, "prompt": _ids(ids, "token_ids")}, max_n=max_n)
+    prompt = _ids(ids, "token_ids")
+    request = _read_fields(told, max_n)
+    request.prompts = [prompt]
+    _fits_together(request, max_n)
     if sampling.get("max_tokens") is None:
         request.sampling.max_tokens = None  # as many as there is room for
     return request

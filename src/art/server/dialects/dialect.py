@@ -87,6 +87,10 @@ def data_event(body: bytes) -> bytes:
     return b"data: " + body + b"\n\n"
 
 
+DONE = data_event(b"[DONE]")
+"""OpenAI's and vLLM's end of a stream."""
+
+
 def named_event(name: str, body: dict[str, Any]) -> bytes:
     """One event with its name."""
     return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(body) + b"\n\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 from art.errors import RequestError
 from art.server.chat.chat_request import CHAT, EFFORT, ChatRequest, read_chat_request
-from art.server.chat.request_fields import OTHER_FIELDS, RequestField, RequestSchema
+from art.server.chat.request_fields import OTHER_FIELDS, RequestField, RequestSchema, check_object
 from art.server.dialects.responses_items import Item, ResponseStore, chat_messages, read_items
 from art.server.tenancy import Tenant
 from art.wire.request_values import FLAG, OBJECT, TEXT, ByHand, Idle, Values, refuse
@@ -208,8 +208,7 @@ class ResponsesRequest:
 
 def read_responses_request(body: Any, store: ResponseStore, tenant: Tenant) -> ResponsesRequest:
     """The request of a decoded JSON body. Raises: RequestError naming the field, NotFoundError."""
-    if not isinstance(body, dict):
-        raise RequestError("the body must be a JSON object", status=400, code="invalid_json")
+    check_object(body)
     body = {name: value for name, value in body.items() if value is not None}
     _check_names(body)
     items = read_items(body["input"])

@@ -28,13 +28,13 @@ from art.server.dialects.completion_service import (
     StreamEvent,
     StreamStarted,
 )
-from art.server.dialects.completions import DONE, Completions
+from art.server.dialects.completions import Completions
 from art.server.dialects.completions_request import (
     CompletionsRequest,
     PreparedRawPrompt,
     read_generate_request,
 )
-from art.server.dialects.dialect import data_event
+from art.server.dialects.dialect import DONE, data_event
 from art.server.http import Scope, error_body
 
 
