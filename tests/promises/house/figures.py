@@ -1,4 +1,4 @@
-"""The house in figures: how many files, names, short files, pass-throughs, circles and knots `src/art` has.
+"""The house in figures: how many names, lines, pass-throughs, circles and knots `src/art` has.
 
     python tests/promises/house/figures.py          a table, and what each figure counts
 
@@ -14,37 +14,8 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[3] / "src"
-SHORT = 50
-"""Lines. A shorter file says in `WHY_SHORT` why it stands alone; a package's `__init__.py` that holds nothing
-but its docstring is no file in this sense: it cannot be joined with another."""
-
-MOST_NAMES, MOST_FILES, MOST_SHORT_FILES, MOST_PASS_THROUGHS = 27, 405, 39, 7
+MOST_NAMES, MOST_PASS_THROUGHS = 27, 7
 """The agreed figures; circles and knots: none. CONTRIBUTING.md says the same."""
-
-LATER_ROOMS = {
-    "cluster": 18,
-    "engine/replicas": 4,
-    "ui": 16,
-    "tracking/sinks": 8,
-    "environments/adapters": 12,
-    "integrations/skypilot": 9,
-    "server/postgres": 9,
-    "training/ranks": 5,
-}
-"""Rooms under src/art with a wall of their own, which the wall of all files does not count -> most files."""
-
-WHY_SHORT = {
-    "__init__.py": "the names that its package offers, each loaded on first use",
-    "__main__.py": "the entry point of `python -m`",
-    "losses/": "one loss, one file",
-    "tracking/sinks/": "one tracker, one file",
-    "skeleton/": "a file of the project that `art init` writes",
-    "engine/builtin/worker.py": "the entry point of a process, which loads nothing before its orders",
-    "process/child.py": "the entry point of a process, which loads nothing before its orders",
-    "servers/weather/answers.py": "runs beside the example server, which must not know its answers",
-    "environments/measure.py": "below the environments and the runs, which both report a run's figures",
-}
-"""The end of a path, or a folder in it, -> why a file of a few lines stands alone."""
 
 Graph = dict[str, set[str]]
 """Module -> the modules that it imports."""
@@ -55,10 +26,7 @@ class Figures:
     """What is counted in `src/art`."""
 
     names: tuple[str, ...]  # files and folders directly under src/art
-    files: int  # without those of the later rooms
-    later_files: dict[str, int]
     lines: int
-    short_files: tuple[str, ...]
     pass_throughs: tuple[str, ...]  # methods that call one other object with the same arguments
     circles: tuple[tuple[str, ...], ...]  # files that import each other
     knots: tuple[tuple[str, ...], ...]  # rooms of one floor that import each other
@@ -89,21 +57,13 @@ def measure(source: Path = SOURCE) -> Figures:
                 if p.suffix == ".py" or (p.is_dir() and p.name != "__pycache__")
             )
         ),
-        files=len([path for path in root.rglob("*.py") if later_room(path.relative_to(root)) is None]),
-        later_files={room: len(list((root / room).rglob("*.py"))) for room in LATER_ROOMS},
         lines=sum(path.read_text().count("\n") for path in root.rglob("*.py")),
-        short_files=tuple(sorted(_short(root))),
         pass_throughs=tuple(sorted(_pass_throughs(paths))),
         circles=tuple(strong_components(graph)),
         knots=tuple(
             knot for package in _packages(paths) for knot in strong_components(rooms_of(package, graph))
         ),
     )
-
-
-def later_room(path: Path) -> str | None:
-    """Returns the later room that a file of `src/art` belongs to."""
-    return next((room for room in LATER_ROOMS if path.is_relative_to(room)), None)
 
 
 def modules(source: Path) -> dict[str, Path]:
@@ -191,16 +151,6 @@ def _packages(paths: dict[str, Path]) -> Iterable[str]:
     return [name for name, path in paths.items() if path.name == "__init__.py"]
 
 
-def _short(root: Path) -> Iterator[str]:
-    for path in root.rglob("*.py"):
-        if path.read_text().count("\n") >= SHORT:
-            continue
-        body = parse(path).body
-        if path.name == "__init__.py" and all(_is_docstring(node) for node in body):
-            continue
-        yield path.relative_to(root).as_posix()
-
-
 def _pass_throughs(paths: dict[str, Path]) -> Iterator[str]:
     for name, path in paths.items():
         for owner in nodes(path):
@@ -249,10 +199,7 @@ def main() -> None:
     figures = measure()
     for text, value in (
         ("names under src/art", len(figures.names)),
-        ("files", figures.files),
-        *((f"files in {room}", count) for room, count in figures.later_files.items()),
         ("lines", figures.lines),
-        (f"files under {SHORT} lines", len(figures.short_files)),
         ("pass-through methods", len(figures.pass_throughs)),
         ("circles of files", len(figures.circles)),
         ("knots of rooms", len(figures.knots)),
