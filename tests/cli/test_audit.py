@@ -98,9 +98,10 @@ async def test_a_template_that_strips_thinking_is_noted_and_bridged(tmp_path: Pa
     assert found["template: append-only"].level == "pass"
     assert found["template: thinking"].level == "note"
     assert "stripped" in found["template: thinking"].what
-    assert found["renderer"].what == "TemplateRenderer"
+    assert found["renderer"].what == "GenericToolsRenderer"
     assert found["bridging: thinking"].level == "pass"
-    assert found["tool calls"].level == "note"
+    assert found["tool format"].level == "note" and "knows no tools" in found["tool format"].what
+    assert found["bridging: tool calls"].level == found["tool arguments"].level == "pass"
     assert [verdict.check for verdict in found.values() if verdict.level == "fail"] == []
 
 
@@ -110,10 +111,10 @@ def test_a_template_that_rewrites_turns_fails(tmp_path: Path) -> None:
     assert done.exit_code == 1, done.output
     report = json.loads((tmp_path / "a.json").read_text())
     failed = {v["check"]: v for v in report["verdicts"] if v["level"] == "fail"}
-    assert set(failed) == {"bridging: plain", "bridging: thinking"}
+    assert set(failed) == {"bridging: plain", "bridging: thinking", "bridging: tool calls"}
     assert "starts a branch" in failed["bridging: plain"]["what"]
     assert "art_renderer" in failed["bridging: plain"]["remedy"]
-    assert "2 of" in done.output
+    assert "3 of" in done.output
 
 
 async def test_what_refuses_a_model_says_why(tmp_path: Path) -> None:
@@ -173,5 +174,5 @@ async def test_a_family_whose_renderer_cannot_be_made_here_uses_its_template(tmp
         **SHAPE, num_local_experts=2, num_experts_per_tok=1, sliding_window=16, rope_parameters=ROPE
     )
     found = await audited(save(tmp_path, config, STRIPS))
-    assert found["renderer"].what == "TemplateRenderer"
+    assert found["renderer"].what == "GenericToolsRenderer"
     assert [verdict.check for verdict in found.values() if verdict.level == "fail"] == []

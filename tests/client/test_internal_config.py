@@ -94,6 +94,7 @@ ACTS: list[tuple[dict[str, Any], str, Any]] = [
     ({"peft_args": {"use_rslora": True}}, "lora", LoraSpec(use_rslora=True)),
     ({"chat_template": "{{ messages }}"}, "chat_template", "{{ messages }}"),
     ({"special_tokens_in_text": "parse"}, "special_tokens_in_text", "parse"),
+    ({"tool_format": "template"}, "tool_format", "template"),
     (
         {"chat_template_kwargs": {"enable_thinking": False}},
         "chat_template_kwargs",
@@ -166,6 +167,7 @@ def test_a_template_from_a_file(tmp_path: Path) -> None:
         ({"trainer_args": {"lr_scheduler_type": "polynomial", "max_steps": 3}}, "schedule"),
         ({"chat_template_kwargs": [1]}, "a dict of names and values"),
         ({"special_tokens_in_text": "none"}, "it is 'text' or 'parse'"),
+        ({"tool_format": "hermes"}, "'hermes'; it is 'auto' or 'template'"),
         ({"trainer_gpu_ids": [0]}, "must both be set or both unset"),
         ({"trainer_gpu_ids": [0], "inference_gpu_ids": [0]}, "must not overlap"),
         ({"rollout_weights_mode": "merged"}, "requires dedicated mode"),

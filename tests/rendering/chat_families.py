@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from art.rendering.library import LibraryRenderer
-from art.rendering.template import TemplateRenderer
+from art.rendering.template import TemplateRenderer, make_template_renderer
 from art.rendering.tokenizer import FastTokenizer
 
 FAMILIES = (
@@ -54,13 +54,16 @@ MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "t"), ("Ċ
 """Two line feeds are one token, which is where openings of turns and replies grow together."""
 
 
-@lru_cache(maxsize=1)
-def tokenizer(chat_template: str | None = None) -> Any:
+TOOL_MARKERS = frozenset({"<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"})
+
+
+@lru_cache(maxsize=2)
+def tokenizer(chat_template: str | None = None, markers: tuple[str, ...] = tuple(MARKERS)) -> Any:
     pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(pair) for pair in MERGES)]
     made = Tokenizer(models.BPE(vocab={piece: n for n, piece in enumerate(pieces)}, merges=MERGES))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    made.add_tokens([AddedToken(marker, special=True, normalized=False) for marker in MARKERS])
+    made.add_tokens([AddedToken(marker, special=True, normalized=False) for marker in markers])
     fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
     fast.chat_template = chat_template
     return fast
@@ -77,3 +80,11 @@ def template(chat_template: str) -> LibraryRenderer:
     """The fallback for a model of which only the chat template is known."""
     made = tokenizer.__wrapped__(chat_template)
     return LibraryRenderer(TemplateRenderer(made), FastTokenizer(made))
+
+
+@lru_cache(maxsize=2)
+def generic(chat_template: str, *, tool_markers: bool) -> LibraryRenderer:
+    """The format of a template without tools, over a vocabulary that has the tags of calls or lacks them."""
+    markers = tuple(marker for marker in MARKERS if tool_markers or marker not in TOOL_MARKERS)
+    made = tokenizer.__wrapped__(chat_template, markers)
+    return LibraryRenderer(make_template_renderer(made), FastTokenizer(made))

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from chat_families import family, template, tokenizer
+from chat_families import family, generic, template
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +29,17 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-JSON_FORMATS = ("nano", "qwen3", "template", "llama-3", "deepseek-v3", "deepseek-r1", "kimi-k2")
+JSON_FORMATS = (
+    "nano",
+    "qwen3",
+    "template",
+    "generic",
+    "generic-tags",
+    "llama-3",
+    "deepseek-v3",
+    "deepseek-r1",
+    "kimi-k2",
+)
 TAGGED = ("qwen3.5", "qwen3.6", "prime-qwen3", "nemotron-3", "glm-4.5", "glm-5", "minimax-m2")
 """Formats that write each argument alone, texts without quotes."""
 FORMATS = (*JSON_FORMATS, *TAGGED)
@@ -43,16 +53,18 @@ def made(name: str) -> tuple[LibraryRenderer, Grammars]:
         folder = str(resolve("art/nano-tools"))
         return create_chat_renderer(folder), Grammars(folder)
     silent = {"enable_thinking": False} if name in ("glm-4.5", "glm-5") else {}
-    chat = template(CHATML) if name == "template" else family(name, **silent)
-    return chat, Grammars("", load=lambda _: read_vocabulary(str(saved())))
+    if name.startswith("generic"):
+        chat = generic(CHATML, tool_markers=name == "generic-tags")
+    else:
+        chat = template(CHATML) if name == "template" else family(name, **silent)
+    return chat, Grammars("", load=lambda _: read_vocabulary(str(saved(chat))))
 
 
-@lru_cache
-def saved() -> Path:
+def saved(chat: LibraryRenderer) -> Path:
     import tempfile
 
     folder = Path(tempfile.mkdtemp())
-    tokenizer().save_pretrained(folder)
+    chat._tokenizer._backend.save(str(folder / "tokenizer.json"))
     return folder
 
 
@@ -107,7 +119,7 @@ def reply(
     prompt = chat.render(ASK, None)
     if chat.decode(prompt).rstrip().endswith("<think>"):
         prompt += chat.encode("\n</think>\n\n")
-    elif name in ("qwen3", "template", "prime-qwen3"):
+    elif name in ("qwen3", "template", "prime-qwen3", "generic", "generic-tags"):
         prompt += chat.encode("<think>\n\n</think>\n\n")
     constraint = chat.grammar(prompt, text=text, tools=tools, parallel=parallel)
     assert constraint is not None

@@ -58,9 +58,11 @@ def test_a_family_is_taken_only_when_it_writes_what_the_template_writes(folders:
     same = folders(marker=None, chat_template=APPENDING)
     assert renderer_of(create_chat_renderer(same)) == "Qwen3Renderer"
     other = folders(marker=None, chat_template=APPENDING.replace("'\n'", "': '"))
-    assert renderer_of(create_chat_renderer(other)) == "TemplateRenderer"
+    assert renderer_of(create_chat_renderer(other)) == "GenericToolsRenderer"
     unknown = folders(marker=None, chat_template=APPENDING, model_type="mystery")
-    assert renderer_of(create_chat_renderer(unknown)) == "TemplateRenderer"
+    assert renderer_of(create_chat_renderer(unknown)) == "GenericToolsRenderer"
+    told = folders(marker=None, chat_template="{{ tools }}" + APPENDING, model_type="mystery")
+    assert renderer_of(create_chat_renderer(told)) == "TemplateRenderer"
 
 
 def test_a_model_without_any_format_is_refused(folders: Any, tmp_path: Path) -> None:

@@ -28,7 +28,12 @@ CHATML = (
 
 
 def write_chat_folder(
-    folder: Path, *, marker: str | None = "qwen3", chat_template: str | None = None, model_type: str = "qwen3"
+    folder: Path,
+    *,
+    marker: str | None = "qwen3",
+    chat_template: str | None = None,
+    model_type: str = "qwen3",
+    markers: tuple[str, ...] = MARKERS,
 ) -> Path:
     """Write tokenizer.json, tokenizer_config.json and config.json."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,7 +41,7 @@ def write_chat_folder(
     tokenizer = Tokenizer(models.BPE(vocab={piece: n for n, piece in enumerate(pieces)}, merges=MERGES))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_tokens([AddedToken(m, special=m in SPECIAL, normalized=False) for m in MARKERS])
+    tokenizer.add_tokens([AddedToken(m, special=m in SPECIAL, normalized=False) for m in markers])
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "clean_up_tokenization_spaces": False}
     if marker is not None:

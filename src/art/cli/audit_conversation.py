@@ -83,6 +83,12 @@ def renderer_verdicts(renderer: LibraryRenderer) -> Iterator[AuditVerdict]:
     them.
     """
     yield AuditVerdict(level="pass", check="renderer", what=renderer.kind)
+    if renderer.kind == "GenericToolsRenderer":
+        yield AuditVerdict(
+            level="note",
+            check="tool format",
+            what="the template knows no tools: they are told in ART's generic format",
+        )
     yield _bridges(renderer, AuditTurn(name="bridging: plain", reply=ANSWER))
     yield _bridges(
         renderer, AuditTurn(name="bridging: thinking", reply=f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}")

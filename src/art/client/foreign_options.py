@@ -139,6 +139,10 @@ SECTIONS = ForeignSection(
                 "The reading of special tokens that a message spells: as text (`'text'`, the default), or as "
                 "special tokens (`'parse'`)."
             ),
+            tool_format=(
+                "The format of tools where the chat template knows none: a generic one (`'auto'`, the "
+                "default), or none (`'template'`), so that requests with tools are refused."
+            ),
         ),
         **refused_options(
             "the template gets a message's content as text. Leave it out.",

@@ -129,6 +129,7 @@ class ModelSettings:
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     special_tokens_in_text: Literal["text", "parse"] = "text"
+    tool_format: Literal["auto", "template"] = "auto"
 
 
 def model_settings(config: Mapping[str, Any] | None, *, log: bool = True) -> ModelSettings:
@@ -154,6 +155,7 @@ def model_settings(config: Mapping[str, Any] | None, *, log: bool = True) -> Mod
         chat_template=_template(sections["top"]),
         chat_template_kwargs=_template_kwargs(sections["top"]),
         special_tokens_in_text=_special_tokens(sections["top"]),
+        tool_format=_tool_format(sections["top"]),
     )
 
 
@@ -311,6 +313,15 @@ def _special_tokens(top: Mapping[str, Any]) -> Literal["text", "parse"]:
     )
 
 
+def _tool_format(top: Mapping[str, Any]) -> Literal["auto", "template"]:
+    given = top.get("tool_format", "auto")
+    if given == "auto":
+        return "auto"
+    if given == "template":
+        return "template"
+    raise ConfigurationError(f"_internal_config['tool_format'] is {given!r}; it is 'auto' or 'template'")
+
+
 def _warmup(trainer_args: Mapping[str, Any]) -> int:
     ratio, steps = trainer_args["warmup_ratio"], trainer_args.get("max_steps")
     if not ratio:
@@ -346,6 +357,7 @@ def register_request(model: AnyTrainableModel, server: ServerConfig) -> Register
         chat_template=settings.chat_template,
         chat_template_kwargs=settings.chat_template_kwargs,
         special_tokens_in_text=settings.special_tokens_in_text,
+        tool_format=settings.tool_format,
     )
 
 

@@ -432,6 +432,7 @@ class InternalModelConfig(TypedDict, total=False):
     chat_template: str
     chat_template_path: str
     special_tokens_in_text: Literal["text", "parse"]
+    tool_format: Literal["auto", "template"]
     chat_template_content_format: str
     chat_template_tool_schema_format: Literal["default", "vllm_openai"]
     allow_unvalidated_arch: bool

@@ -54,6 +54,8 @@ class CallFormat:
     """After the last call."""
     between: str | None
     """Between calls. None: a reply holds one call at most, and then nothing else."""
+    spelled: bool = False
+    """Markers that the vocabulary does not have are spelled as text."""
 
 
 _HERMES = CallFormat(
@@ -84,6 +86,14 @@ _FORMATS: Mapping[str, CallFormat] = MappingProxyType(
     {
         **dict.fromkeys(("NanoRenderer", "Qwen3Renderer", "Qwen3VLRenderer", "TemplateRenderer"), _HERMES),
         **dict.fromkeys(("Qwen35Renderer", "Qwen36Renderer", "PrimeQwen3Renderer"), _FUNCTION),
+        "GenericToolsRenderer": CallFormat(
+            opening="<tool_call>[",
+            head='{"name": {quoted}, "arguments": ',
+            tail="}",
+            closing="]</tool_call>",
+            between=", ",
+            spelled=True,
+        ),
         "Nemotron3Renderer": replace(_FUNCTION, closing="\n"),
         "Llama3Renderer": CallFormat(head='{"name": {quoted}, "parameters": ', tail="}", between=None),
         **dict.fromkeys(("DeepSeekV3Renderer", "DeepSeekR1Renderer"), _DEEPSEEK),
@@ -122,7 +132,7 @@ _NUMBER = re.compile(r"(\{number\})")
 THINKING = frozenset(
     {
         *("Qwen3Renderer", "Qwen3VLRenderer", "TemplateRenderer", "PrimeQwen3Renderer"),
-        *("Qwen35Renderer", "Qwen36Renderer", "GLM45Renderer"),
+        *("GenericToolsRenderer", "ToollessRenderer", "Qwen35Renderer", "Qwen36Renderer", "GLM45Renderer"),
     }
 )
 """Formats whose replies may begin with a thought of their own accord."""
@@ -167,8 +177,8 @@ def check_plain(kind: str) -> None:
 def call_format(kind: str, tokenizer: Any) -> CallFormat | None:
     """The format of a renderer's calls; None where no grammar of them is known here."""
     form = _FORMATS.get(kind)
-    if form is None:
-        return None
+    if form is None or form.spelled:
+        return form
     texts = (form.opening, form.head, form.key, form.end, form.tail, form.closing)
     markers = {marker for text in texts for marker in _MARKERS.findall(text)}
     return None if any(_marker_id(tokenizer, marker) is None for marker in markers) else form
@@ -203,7 +213,10 @@ def reply_grammar(
         return None
     rules: list[str] = []
     body = "calls"
-    if text == "any":
+    if text == "any" and form is not None and form.spelled:
+        body, further = _words_and_calls(form, tokenizer)
+        rules += further
+    elif text == "any":
         rules.append(f"text: {_ANY}")
         body = "text calls?" if form is not None and form.between is not None else "text | calls"
     elif text is not None:
@@ -218,6 +231,18 @@ def reply_grammar(
     return Constraint(kind="lark", text="\n".join([start, *rules]))
 
 
+def _words_and_calls(form: CallFormat, tokenizer: Any) -> tuple[str, list[str]]:
+    """Returns a reply of words and then calls, if any, and its rules: no words have the marker of a call."""
+    marker = _MARKERS.findall(form.opening)[0]
+    words = rf"WORDS: {_ANY} & ~/(.|\n)*{marker}(.|\n)*/"
+    if _marker(tokenizer, marker) is not None:
+        return "WORDS calls?", [words]
+    # Words and marker are one text, which ends with the marker: alone, words would go on into it.
+    begun = re.escape(form.opening)
+    twice = rf"BEGUN: /(.|\n)*{begun}/ & ~/(.|\n)*{marker}(.|\n)*{begun}/"
+    return "WORDS | begun listed", [words, "begun[lazy]: BEGUN", twice]
+
+
 def _calls(form: CallFormat, tools: Sequence[Tool], parallel: bool, tokenizer: Any) -> list[str] | None:
     """Returns the rules of the calls; None where a tool's arguments cannot be written in this format."""
 
@@ -226,7 +251,7 @@ def _calls(form: CallFormat, tools: Sequence[Tool], parallel: bool, tokenizer: A
         parts = []
         for part in _MARKERS.split(text):
             if _MARKERS.fullmatch(part):
-                parts.append(_marker(tokenizer, part) or "")
+                parts.append(_marker(tokenizer, part) or json.dumps(part))
                 continue
             for piece in _NUMBER.split(part):
                 for name, value in named.items():
@@ -241,7 +266,11 @@ def _calls(form: CallFormat, tools: Sequence[Tool], parallel: bool, tokenizer: A
     more = f" ({lark(form.between or '')} call)*" if several else ""
     names = " | ".join(f"call_{number}" for number in range(len(tools)))
     end = _End(lark(form.end), form.end, "" if _MARKERS.search(form.tail) else form.tail.strip())
-    rules = [f"calls: {lark(form.opening)} call{more} {lark(form.closing)}".rstrip(), f"call: {names}"]
+    rules = [
+        f"calls: {lark(form.opening)} listed".replace("  ", " "),
+        f"listed: call{more} {lark(form.closing)}".rstrip(),
+        f"call: {names}",
+    ]
     for number, tool in enumerate(tools):
         function = tool["function"]
         name, schema = function["name"], _arguments(function)

@@ -20,6 +20,10 @@ SpecialTokensInText = Literal["text", "parse"]
 """`text`: what messages spell is text. `parse`: a special token that they spell is one."""
 
 
+ToolFormat = Literal["auto", "template"]
+"""`auto`: a generic format where the chat template knows no tools. `template`: its own, or none."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:
     """One call the model made. `arguments` is its own text: valid JSON, unless it was cut off."""
@@ -58,10 +62,12 @@ class ChatRenderer(Protocol):
         *,
         template: str | None = None,
         special_tokens_in_text: SpecialTokensInText | None = None,
+        tool_format: ToolFormat | None = None,
     ) -> ChatRenderer:
         """The format with arguments of its template over its own, or with another template.
 
         `special_tokens_in_text`: whether what a message spells can be a special token; None: as before.
+        `tool_format`: what tells of tools where the template does not; None: as before.
         Raises: RequestError for arguments that the format does not know.
         """
         ...

@@ -19,11 +19,12 @@ from art.rendering.call_grammar import (
     check_plain,
     reply_grammar,
 )
-from art.rendering.chat_renderer import Message, Parsed, SpecialTokensInText, Tool
+from art.rendering.chat_renderer import Message, Parsed, SpecialTokensInText, Tool, ToolFormat
 from art.rendering.images import ImageFormat
 from art.rendering.reply import END_THINK, TAIL, first_prompt, is_thinking, read_completion, reply_ids
-from art.rendering.template import ChatFormats
+from art.rendering.template import ChatFormats, GenericToolsRenderer
 from art.rendering.tokenizer import FastTokenizer
+from art.rendering.tool_text import read_listed_calls
 
 _INEXPRESSIBLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """Templates refuse messages that they cannot express in many ways."""
@@ -45,11 +46,12 @@ class LibraryRenderer:
         template: str | None = None,
         arguments: Mapping[str, Any] | None = None,
         special_tokens_in_text: SpecialTokensInText = "text",
+        tool_format: ToolFormat = "auto",
         images: ImageFormat | None = None,
     ) -> None:
         """`stop_token_ids`: further ids that end a turn (from the model's generation settings). `formats`
-        made the renderer from `template` and `arguments`, and can make others. `images`: of a model that
-        sees.
+        made the renderer from `template`, `arguments` and `tool_format`, and can make others. `images`: of a
+        model that sees.
         """
         self.images = images
         self._renderer = renderer
@@ -58,9 +60,9 @@ class LibraryRenderer:
         self._stop_set = frozenset(self._stops)
         self._formats, self._template, self._arguments = formats, template, dict(arguments or {})
         self._variants: dict[bytes, LibraryRenderer] = {}
-        self._in_text = special_tokens_in_text
+        self._in_text, self._tool_format = special_tokens_in_text, tool_format
         self._confined: LibraryRenderer | None = None
-        self._variant = _variant(template, self._arguments, special_tokens_in_text)
+        self._variant = _variant(template, self._arguments, special_tokens_in_text, tool_format)
         self._call_markers = call_markers(self.kind, tokenizer)
 
     @property
@@ -79,6 +81,7 @@ class LibraryRenderer:
         *,
         template: str | None = None,
         special_tokens_in_text: SpecialTokensInText | None = None,
+        tool_format: ToolFormat | None = None,
     ) -> LibraryRenderer:
         """The format with these arguments of its template over its own, or with another template.
 
@@ -87,14 +90,15 @@ class LibraryRenderer:
         merged = {**self._arguments, **arguments}
         wanted = self._template if template is None else template
         in_text = special_tokens_in_text or self._in_text
-        name = _variant(wanted, merged, in_text)
+        tools = tool_format or self._tool_format
+        name = _variant(wanted, merged, in_text, tools)
         if name == self._variant:
             return self
         key = name.encode()
         if key not in self._variants:
             if len(self._variants) >= _VARIANTS:
                 self._variants.clear()
-            self._variants[key] = self._make_variant(wanted, merged, in_text)
+            self._variants[key] = self._make_variant(wanted, merged, in_text, tools)
         return self._variants[key]
 
     def knows(self, name: str) -> bool:
@@ -119,19 +123,24 @@ class LibraryRenderer:
                 template=self._template,
                 arguments=self._arguments,
                 special_tokens_in_text=self._in_text,
+                tool_format=self._tool_format,
                 images=self.images,
             )
         return self._confined
 
     def _make_variant(
-        self, template: str | None, arguments: Mapping[str, Any], in_text: SpecialTokensInText
+        self,
+        template: str | None,
+        arguments: Mapping[str, Any],
+        in_text: SpecialTokensInText,
+        tool_format: ToolFormat,
     ) -> LibraryRenderer:
-        renderer = self._renderer
+        renderer, own = self._renderer, (self._template, self._arguments, self._tool_format)
         try:
-            if template != self._template or arguments != self._arguments:
+            if (template, arguments, tool_format) != own:
                 if self._formats is None:
                     raise ConfigurationError(f"{self.kind} can be told nothing")
-                renderer = self._formats.make(template, arguments)
+                renderer = self._formats.make(template, arguments, tool_format)
         except ConfigurationError as error:
             raise RequestError(
                 str(error), status=400, code="invalid_value", param="chat_template_kwargs"
@@ -144,6 +153,7 @@ class LibraryRenderer:
             template=template,
             arguments=arguments,
             special_tokens_in_text=in_text,
+            tool_format=tool_format,
             images=self.images,
         )
         return made.confined() if self.foreign else made
@@ -236,7 +246,7 @@ class LibraryRenderer:
         constrained: bool = False,
     ) -> Parsed:
         """The message that these ids spell: see `ChatRenderer.parse`."""
-        return read_completion(
+        parsed = read_completion(
             self._renderer,
             self._tokenizer,
             list(completion_ids),
@@ -246,6 +256,9 @@ class LibraryRenderer:
             partial=partial,
             call_markers=self._call_markers if constrained else None,
         )
+        if tools and isinstance(self._renderer, GenericToolsRenderer):
+            return read_listed_calls(parsed, partial=partial, constrained=constrained)
+        return parsed
 
     def grammar(
         self,
@@ -320,14 +333,20 @@ def _unrenderable_error(error: Exception) -> RequestError:
     )
 
 
-def _variant(template: str | None, arguments: Mapping[str, Any], in_text: SpecialTokensInText) -> str:
+def _variant(
+    template: str | None,
+    arguments: Mapping[str, Any],
+    in_text: SpecialTokensInText,
+    tool_format: ToolFormat,
+) -> str:
     """Raises: RequestError for what is no JSON."""
-    parsed = ["special tokens"] if in_text == "parse" else []
-    if template is None and not arguments and not parsed:
+    more = ["special tokens"] if in_text == "parse" else []
+    more += ["tools of the template"] if tool_format == "template" else []
+    if template is None and not arguments and not more:
         return ""
     digest = None if template is None else hashlib.sha256(template.encode()).hexdigest()
     try:
-        return orjson.dumps([digest, arguments, *parsed], option=orjson.OPT_SORT_KEYS).decode()
+        return orjson.dumps([digest, arguments, *more], option=orjson.OPT_SORT_KEYS).decode()
     except TypeError as error:
         raise RequestError(
             f"chat_template_kwargs cannot be written as JSON: {error}",

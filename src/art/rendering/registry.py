@@ -15,7 +15,13 @@ from art.errors import ConfigurationError
 from art.rendering.images import read_image_format
 from art.rendering.library import LibraryRenderer
 from art.rendering.nano import RENDERER_KEY, RENDERER_NAME
-from art.rendering.template import ChatFormats
+from art.rendering.template import (
+    ChatFormats,
+    GenericToolsRenderer,
+    TemplateRenderer,
+    log_generic_tools,
+    make_template_renderer,
+)
 from art.rendering.tokenizer import FastTokenizer
 
 PROBE_S = 10.0
@@ -110,9 +116,9 @@ def create_chat_renderer(model: str | Path, *, name: str | None = None) -> Libra
                 f"{str(model)!r} has no chat template and no known renderer; put {RENDERER_KEY!r} into its "
                 f"tokenizer_config.json, with one of: {', '.join(_renderer_names())}"
             )
-        from art.rendering.template import TemplateRenderer
-
-        renderer = TemplateRenderer(tokenizer)
+        renderer = make_template_renderer(tokenizer)
+        if isinstance(renderer, GenericToolsRenderer):
+            log_generic_tools(f"the chat template of {fast.name_or_path}")
     _log.info("renderer of %s: %s", fast.name_or_path, type(renderer).__name__)
     return LibraryRenderer(
         renderer,
@@ -150,8 +156,6 @@ def _proven(folder: Path, fast: FastTokenizer, tokenizer: Any) -> Any | None:
     family = _FAMILIES.get(str(_read_json(folder / "config.json").get("model_type")))
     if family is None or not tokenizer.chat_template:
         return None
-    from art.rendering.template import TemplateRenderer
-
     # What comes from the hub may have been named by anybody.
     template = TemplateRenderer(tokenizer, foreign=not folder.is_dir())
     try:

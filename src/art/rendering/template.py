@@ -6,18 +6,23 @@ the probe's ids plus some tail, that tail is what the new messages add, and it m
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
+from renderers.base import ParsedResponse
 from renderers.configs import DefaultRendererConfig
 from renderers.default import DefaultRenderer, _decode_tool_call_arguments
+from renderers.reasoning import prompt_ends_in_reasoning, scan_reasoning
 
 from art.errors import ConfigurationError
+from art.rendering.chat_renderer import ToolFormat
 from art.rendering.confined_template import render_confined
 from art.rendering.tokenizer import FastTokenizer
+from art.rendering.tool_text import CALL, END_CALL, as_plain, with_tools_text
 
 _PROBE = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
@@ -54,7 +59,7 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
     def confined(self) -> TemplateRenderer:
         """The same, as a stranger's."""
         tokenizer, template, told = self._made_of
-        return TemplateRenderer(tokenizer, template=template, arguments=told, foreign=True)
+        return type(self)(tokenizer, template=template, arguments=told, foreign=True)
 
     def _apply(
         self, messages: Sequence[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False
@@ -113,6 +118,60 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
         return _Extension(ids + after[close + 1 :])
 
 
+class ToollessRenderer(TemplateRenderer):
+    """A template that knows no tools, where nothing else shall tell of them."""
+
+    def _rendered_text(self, messages: Sequence[Any], tools: list[Any] | None, generate: bool) -> str:
+        if tools:
+            raise ValueError(
+                "its chat template knows no tools. Leave the tools out, or register the model without "
+                "tool_format='template': then they are told in the generic format"
+            )
+        return super()._rendered_text(messages, None, generate)
+
+
+class GenericToolsRenderer(TemplateRenderer):
+    """A template that knows no tools, with tools, calls and results as text: `art.rendering.tool_text`."""
+
+    def _rendered_text(self, messages: Sequence[Any], tools: list[Any] | None, generate: bool) -> str:
+        plain = as_plain(messages)
+        if tools:
+            plain = with_tools_text(plain, tools, system=self._has_system)
+        return super()._rendered_text(plain, None, generate)
+
+    @cached_property
+    def _has_system(self) -> bool:
+        """The template has a place for a system message."""
+        probe = [{"role": "system", "content": "syszprobe"}, {"role": "user", "content": "a"}]
+        try:
+            return "syszprobe" in super()._rendered_text(probe, None, True)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return False
+
+    def parse_response(
+        self,
+        token_ids: list[int],
+        *,
+        tools: list[Any] | None = None,
+        prompt_ids: list[int] | None = None,
+    ) -> ParsedResponse:
+        """The words of a reply, its calls among them as text: `read_listed_calls` finds them."""
+        stops = set(self.get_stop_token_ids())
+        end = next((n for n, token in enumerate(token_ids) if token in stops), len(token_ids))
+        ids = token_ids[:end]
+        begun = prompt_ends_in_reasoning(self._tokenizer, prompt_ids, stop_ids=stops)
+        thought = scan_reasoning(self._tokenizer, ids, prefilled=begun)
+        if thought.is_open:
+            return ParsedResponse(content="", reasoning_content=thought.text, reasoning_complete=False)
+        text = self._fast.decode(ids)
+        if thought.text is not None:
+            text = text.partition("</think>")[2]
+        for token in self._fast.all_special_tokens:
+            if token not in (CALL, END_CALL):
+                text = text.replace(token, "")
+        return ParsedResponse(content=text, reasoning_content=thought.text or None)
+
+
 _GIVEN = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"}
 )
@@ -129,6 +188,8 @@ class ChatFormats:
     def __init__(self, renderer: Any, fast: Any, tokenizer: Any) -> None:
         """`renderer` is told nothing; `fast` and `tokenizer` are the same one in its two forms."""
         self._renderer, self._fast, self._tokenizer = renderer, fast, tokenizer
+        self._generic: set[str | None] = {None}
+        """Templates of which was said that they know no tools; the model's own is said elsewhere."""
 
     def names(self, template: str | None) -> frozenset[str]:
         """Returns the settings that the format, or `template`, accepts. Raises ConfigurationError if it is
@@ -139,14 +200,22 @@ class ChatFormats:
             return known
         return template_names(self._tokenizer.get_chat_template() if template is None else template)
 
-    def make(self, template: str | None, arguments: Mapping[str, Any]) -> Any:
+    def make(
+        self, template: str | None, arguments: Mapping[str, Any], tool_format: ToolFormat = "auto"
+    ) -> Any:
         """A renderer of the format, or of `template`.
 
         Raises ConfigurationError for names that it does not know and values that it does not take.
         """
         if template is not None or isinstance(self._renderer, TemplateRenderer):
             _check_arguments(arguments, self.names(template))
-            return TemplateRenderer(self._tokenizer, template=template, arguments=arguments)
+            made = make_template_renderer(
+                self._tokenizer, template=template, arguments=arguments, tool_format=tool_format
+            )
+            if isinstance(made, GenericToolsRenderer) and template not in self._generic:
+                self._generic.add(template)
+                log_generic_tools(f"a chat template for {self._fast.name_or_path}")
+            return made
         _check_arguments(arguments, self.names(template))
         config = type(self._renderer.config)
         try:
@@ -166,13 +235,52 @@ class ChatFormats:
         return create_renderer(self._fast, config)
 
 
-@lru_cache(maxsize=64)
+_log = logging.getLogger(__name__)
+
+
+def make_template_renderer(
+    tokenizer: Any,
+    *,
+    template: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    tool_format: ToolFormat = "auto",
+) -> TemplateRenderer:
+    """The renderer of a chat template: `template`, or the tokenizer's own. Raises ConfigurationError if it is
+    not a template.
+    """
+    kind: type[TemplateRenderer] = TemplateRenderer
+    if not _knows_tools(tokenizer, template):
+        kind = GenericToolsRenderer if tool_format == "auto" else ToollessRenderer
+    return kind(tokenizer, template=template, arguments=arguments)
+
+
+def log_generic_tools(what: str) -> None:
+    """Says in the log that tools are told in the generic format."""
+    _log.info(
+        "%s knows no tools: they are told in ART's generic format (docs/guides/tool-format.md); "
+        "_internal_config={'tool_format': 'template'} turns it off",
+        what,
+    )
+
+
+def _knows_tools(tokenizer: Any, template: str | None) -> bool:
+    # A tokenizer may have several templates, one of them for tools.
+    text = tokenizer.get_chat_template(tools=[{}]) if template is None else template
+    return "tools" in _all_names(text)
+
+
 def template_names(template: str) -> frozenset[str]:
     """Returns the settings that a Jinja template accepts. Raises ConfigurationError if it is not a template.
 
     >>> sorted(template_names("{{ bos_token }}{% if enable_thinking %}{{ messages[0].content }}{% endif %}"))
     ['enable_thinking']
     """
+    return frozenset(name for name in _all_names(template) - _GIVEN if not name.endswith("_token"))
+
+
+@lru_cache(maxsize=64)
+def _all_names(template: str) -> frozenset[str]:
+    """The variables that a Jinja template does not set itself."""
     from jinja2 import Environment, TemplateSyntaxError, meta, nodes, pass_context
 
     if len(template) > LONGEST_TEMPLATE:
@@ -192,12 +300,11 @@ def template_names(template: str) -> frozenset[str]:
         reader = meta.TrackingCodeGenerator(environment)
         reader.optimizer = None
         reader.visit(parsed)
-        names = reader.undeclared_identifiers - _GIVEN
     except TemplateSyntaxError as error:
         raise ConfigurationError(f"the chat template is no Jinja template: {error}") from error
     except RecursionError as error:
         raise ConfigurationError("the chat template is nested too deeply") from error
-    return frozenset(name for name in names if not name.endswith("_token"))
+    return frozenset(reader.undeclared_identifiers)
 
 
 def _as_it_is(context: Any, value: Any) -> Any:

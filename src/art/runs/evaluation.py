@@ -184,7 +184,7 @@ def described_by(registration: dict[str, Any]) -> dict[str, Any]:
         **({f"load_in_{bits}bit": True} if bits < 16 else {}),
     }
     length = registration.get("max_context")
-    serving = ("chat_template", "chat_template_kwargs", "special_tokens_in_text")
+    serving = ("chat_template", "chat_template_kwargs", "special_tokens_in_text", "tool_format")
     config = {name: registration[name] for name in serving if registration.get(name)}
     config["init_args"] = weights if length is None else {**weights, "max_seq_length": length}
     return {"base_model": base, "_internal_config": config}

@@ -37,6 +37,8 @@ class RegisterRequest(Strict):
     """What the chat format is told; a request's own win."""
     special_tokens_in_text: Literal["text", "parse"] = "text"
     """Whether a special token that a message spells is text, or one."""
+    tool_format: Literal["auto", "template"] = "auto"
+    """What tells of tools where the chat template knows none: a generic format, or nothing."""
 
 
 class ModelInfo(Strict):

@@ -126,7 +126,13 @@ def base_of_adapter(folder: Path) -> str:
     return str(beside) if not is_folder(name) and beside.is_dir() else name
 
 
-SERVING = ("max_context", "chat_template", "chat_template_kwargs", "special_tokens_in_text")
+SERVING = (
+    "max_context",
+    "chat_template",
+    "chat_template_kwargs",
+    "special_tokens_in_text",
+    "tool_format",
+)
 """How a model is served: the newest registration says it."""
 
 
@@ -143,6 +149,7 @@ class Registration(Strict):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     special_tokens_in_text: Literal["text", "parse"] = "text"
+    tool_format: Literal["auto", "template"] = "auto"
     removals: int = 0
     """How many models of this name were removed before: their adapters' names are not used again."""
     origin: str | None = None

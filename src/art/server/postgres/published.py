@@ -73,6 +73,7 @@ class PublishedModel(Strict):
     chat_template: str | None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     special_tokens_in_text: Literal["text", "parse"]
+    tool_format: Literal["auto", "template"] = "auto"
 
 
 RunningEngines = Mapping[str, tuple[int, Sequence[tuple[int, str, str]]]]
@@ -176,6 +177,7 @@ class Publisher:
                     chat_template=model.chat_template,
                     chat_template_kwargs=model.chat_template_kwargs,
                     special_tokens_in_text=model.special_tokens_in_text,
+                    tool_format=model.tool_format,
                 )
                 found[model.key] = alias.model_dump_json()
         return found

@@ -347,6 +347,7 @@ class ServedModels:
             model.chat_template_kwargs,
             template=model.chat_template,
             special_tokens_in_text=model.special_tokens_in_text,
+            tool_format=model.tool_format,
         )
         if tenant_of(model.project) is not None:
             renderer = renderer.confined()
