@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM = false
 # Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help environments quickstart mail test test-fast lint types contracts check docs notebooks format bench bench-% crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-fast lint types contracts check docs notebooks format bench bench-% gpu-kit gpu-kit-check crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -107,6 +107,12 @@ bench-%: $(VENV)/.installed           ## one benchmark: make bench-engine
 bench-cluster: $(VENV)/.installed     ## all that concern several machines (about half an hour)
 	$(BIN)/python -m bench cluster scaling scale shelf ranks postgres gateways kills
 
+gpu-kit: $(VENV)/.installed           ## pack what a GPU machine without a network lacks, into .gpu-kit (bench/gpu/README.md)
+	$(BIN)/python -m bench.gpu.kit
+
+gpu-kit-check: $(VENV)/.installed     ## prove here, without a GPU, that the kit runs there (by hand: downloads 3 GB once)
+	$(BIN)/python -m bench.gpu.check
+
 crosscheck: $(VENV)/.installed        ## every loss and advantage against TRL, verl and OpenRLHF (makes their environments)
 	$(BIN)/python -m crosscheck
 
@@ -117,4 +123,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-words
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-vllm .venv-skypilot .venv-kubectl .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-vllm .venv-skypilot .venv-kubectl .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit
