@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(f"art audit-model {model} ended with exit code {code} and no verdicts")
     verdicts = json.loads(report.read_text(encoding="utf-8"))["verdicts"]
     failed = [f"{one['check']}: {one['what']}" for one in verdicts if one["level"] == "fail"]
-    agreements = [one["what"] for one in verdicts if one["check"] == "parity"]
+    agreements = [one["what"] for one in verdicts if one["check"] == "sampler = trainer"]
     session.record(
         f"{model}: checks of `art audit-model` that hold",
         float(len(verdicts) - len(failed)),

@@ -11,6 +11,7 @@ import sys
 
 import torch
 
+from art.errors import TrainingError
 from art.training.hardware import plan_hardware
 from art.training.memory_plan import TWICE
 from art.training.trainer import Trainer
@@ -36,8 +37,8 @@ def measure_size(session: Session, name: str) -> None:
         trainer.open("bench", LoraSpec(), seed=0)
         batch = dense_row(shape, context)
         metrics = trainer.train(batch.tree, batch.entries, step_request(batch))
-    except torch.OutOfMemoryError:
-        session.record(title, None, "GiB", note="out of memory")
+    except (torch.OutOfMemoryError, TrainingError) as error:
+        session.record(title, None, "GiB", note=str(error).partition("; ")[0])
         return
     note = ""
     if not session.dry:

@@ -22,6 +22,7 @@ from peft import LoraConfig, get_peft_model
 
 from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow
 from art.batch.build import build_batch
+from art.errors import TrainingError
 from art.training.first_pass import References
 from art.training.losses.registry import make_loss
 from art.training.optimizer import make_optimizer
@@ -201,8 +202,8 @@ def measure_ours(session: Session, shape: Shape) -> None:
     name = f"{shape.name}: one row of {shape.row:,}, layers computed once"
     try:
         speed = shape.row / measure_steps(learner, [batch], shape.row)
-    except torch.OutOfMemoryError:
-        session.record(name, None, "tokens/s", note="out of memory", **fields)
+    except (torch.OutOfMemoryError, TrainingError) as error:
+        session.record(name, None, "tokens/s", note=str(error).partition("; ")[0], **fields)
         return
     gib = peak_gib(session.device)
     note = "" if gib is None else f"peak {gib:.1f} GiB"
