@@ -1,8 +1,8 @@
 """`make gpu-kit`: packs what a GPU machine without a network lacks, as wheels, into the folder `.gpu-kit`.
 
-The machine has torch, transformers, PEFT and matplotlib (`machine.txt`). The kit has everything else that client,
-server, trainer, engine, quick start and the GPU tests import, in the versions of `constraints.txt`, and this
-project's metadata; the project's code is the working tree. polars is not needed.
+The machine has torch, transformers, PEFT and matplotlib (`machine.txt`). The kit has everything else that
+client, server, trainer, engine, quick start and the GPU tests import, in the versions of `constraints.txt`,
+and this project's metadata; the project's code is the working tree. polars is not needed.
 """
 
 from __future__ import annotations
