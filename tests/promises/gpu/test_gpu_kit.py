@@ -146,6 +146,7 @@ def test_pages_say_what_the_committed_results_say(path: Path) -> None:
         printed(page.replace(BEGIN, ""), "")
 
 
+@pytest.mark.slow
 def test_the_arithmetic_of_limits() -> None:
     """Against the parameters of the model itself, and the published arithmetic for rows of 16k on an H100."""
     import torch
