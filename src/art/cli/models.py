@@ -42,7 +42,10 @@ _UNBOUNDED = 1000
 
 @models.command("list")
 def list_models(data_dir: DataDir = DATA_DIR, url: Url = None, json: AsJson = False) -> None:
-    """List the registered models: base model, steps, last reward, size, time of the newest checkpoint."""
+    """List the registered models: base model, steps, last reward, size, time of the newest checkpoint.
+
+    For a data folder also the GGUF files that were converted on this machine, with their folders and sizes.
+    """
     with readable_errors():
         found = read_summaries(data_dir, url)
     if json:
@@ -51,6 +54,8 @@ def list_models(data_dir: DataDir = DATA_DIR, url: Url = None, json: AsJson = Fa
         print_table(found)
     else:
         typer.echo(f"No models in {url or data_dir}.", err=True)
+    if url is None and not json:
+        print_converted()
 
 
 @models.command("show")
@@ -149,6 +154,17 @@ def print_table(found: Iterable[ModelSummary]) -> None:
     console = Console()
     # Without a terminal nobody sees where a line ends.
     console.print(table, highlight=False, width=None if console.is_terminal else _UNBOUNDED)
+
+
+def print_converted() -> None:
+    """Prints one line for each GGUF file that was converted on this machine."""
+    from art.engine.gguf_cache import list_converted
+
+    found = list_converted()
+    if found:
+        typer.echo("\nConverted from GGUF, for all data folders (delete a folder to free its space):")
+    for one in found:
+        typer.echo(f"{one.source}  {size_text(one.size_bytes)}  {one.folder}")
 
 
 def shown_facts(one: ModelSummary) -> Iterable[tuple[str, str]]:

@@ -68,17 +68,16 @@ def quickstart_command(
 
 
 def check_base_model(name: str) -> None:
-    """Raises ConfigurationError for a base model that is neither shipped, nor a folder, nor on the hub. A run
-    that could not begin leaves no folder.
+    """Raises ConfigurationError for a base model that is neither shipped, nor a folder or a GGUF file, nor on
+    the hub. A run that could not begin leaves no folder.
     """
-    from art.engine import nano_models
+    from art.engine.base_models import is_folder, resolve_base
 
-    if name.startswith(nano_models.PREFIX):
-        nano_models.resolve(name)
-    elif not Path(name).expanduser().is_dir():
+    base = resolve_base(name)
+    if not base.is_gguf and not is_folder(base.source):
         from art.rendering.registry import is_on_hub
 
-        is_on_hub(name)
+        is_on_hub(base.source)
 
 
 def train_and_report(

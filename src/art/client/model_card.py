@@ -220,8 +220,8 @@ def base_text(facts: CardFacts) -> str:
     lines = [f"- Base model: `{facts.base_name}`", f"- License of the base model: {license}"]
     if facts.base_model.startswith(BUILT_IN):
         lines.append(
-            "- The base ships with the Python package `agent-reinforcement-trainer`: "
-            f'`art.engine.nano_models.resolve("{facts.base_model}")` is its folder.'
+            "- The base comes with the Python package `agent-reinforcement-trainer`: "
+            f'`art.engine.gguf_cache.local_folder("{facts.base_model}")` is its folder.'
         )
     return "\n".join(lines) + "\n"
 
@@ -249,7 +249,7 @@ def loading(facts: CardFacts, format: str, where: str) -> str:
     base, rank = facts.base_name, (facts.lora or {}).get("r")
     imports, source = "", f'"{base}"'
     if facts.base_model.startswith(BUILT_IN):
-        imports, source = "from art.engine import nano_models\n", f'nano_models.resolve("{base}")'
+        imports, source = "from art.engine.gguf_cache import local_folder\n", f'local_folder("{base}")'
         base = "FOLDER_OF_THE_BASE"
     return (
         f"With PEFT:\n\n```python\n{imports}from peft import PeftModel\n"

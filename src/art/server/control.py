@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from art.cluster.launcher import ClusterLauncher
+from art.engine.base_models import BaseModel, resolve_base
 from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError, did_you_mean
 from art.process.in_use import InUse
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import (
-    BaseModel,
     RegisteredModels,
     Registration,
     adapter_folder,
     base_of_adapter,
-    resolve_base,
 )
 from art.server.counts import ControlCounts
 from art.server.data_folder import DataLayout

@@ -12,6 +12,7 @@ The builtin engine keeps its weights while it sleeps, vLLM puts them into main m
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,15 @@ from typing import Any
 
 import torch
 
-from art.engine import nano_models
+from art.engine.base_models import resolve_base
 from art.engine.builtin.cache import bytes_per_token
+from art.engine.gguf_cache import local_folder
+from art.engine.nano_models import PREFIX
 from art.engine.registry import check_bits
 from art.errors import ConfigurationError
 from art.training.causal_lm import decoder_layers, decoder_of
+from art.training.gguf_files import find_file
+from art.training.gguf_header import read_config, read_header
 from art.training.lora import LoraAdapters, linear_layers
 from art.training.memory_plan import (
     MOMENTS,
@@ -42,6 +47,8 @@ from art.training.memory_plan import (
 )
 from art.wire.records import split_bits
 from art.wire.training import LoraSpec
+
+LOG = logging.getLogger(__name__)
 
 GIB = 2**30
 CARDS = (24, 40, 80)
@@ -110,15 +117,18 @@ _SIZE = re.compile(r"\d+(\.\d+)?b", re.IGNORECASE)
 
 
 def find_config(model: str) -> tuple[str, Any]:
-    """Returns the name and the configuration of an embedded model, a folder, a known model, a size such as
-    `8B`, or a model of the hub (only its config.json is downloaded).
+    """Returns the name and the configuration of an embedded model, a folder, a GGUF file, a known model, a
+    size such as `8B`, or a model of the hub (only its config.json is downloaded).
 
     Raises ConfigurationError when there is none.
     """
     from transformers import AutoConfig
 
-    if model.startswith("art/"):
-        return model, AutoConfig.from_pretrained(nano_models.resolve(model), local_files_only=True)
+    base = resolve_base(model)
+    if base.is_gguf:
+        return model, _gguf_config(base.source)
+    if model.startswith(PREFIX):
+        return model, AutoConfig.from_pretrained(base.source, local_files_only=True)
     if (known := _known(model)) is not None:
         return known, ARCHITECTURES[known].config()
     if _SIZE.fullmatch(model):
@@ -133,6 +143,16 @@ def find_config(model: str) -> tuple[str, Any]:
             f"({_first_line(error)}). Known without the hub: {', '.join(ARCHITECTURES)}; and sizes, as 8B."
         ) from error
     return model, config
+
+
+def _gguf_config(source: str) -> Any:
+    """Returns what the file's header says; the file is not converted for it where it is here."""
+    file = find_file(source, LOG.info).path
+    if file is not None:
+        return read_config(read_header(file))
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(local_folder(source, LOG.info), local_files_only=True)
 
 
 def _known(model: str) -> str | None:

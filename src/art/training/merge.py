@@ -22,8 +22,8 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from art.engine import nano_models
 from art.engine.builtin.quantized import is_quantized, unpacked_weight
+from art.engine.gguf_cache import local_folder
 from art.errors import ARTError, CheckpointError
 from art.process.environment import die_with_parent
 from art.training.causal_lm import load_causal_lm
@@ -43,7 +43,7 @@ def merge(request: MergeRequest) -> MergeReply:
     checkpoint, to = Path(request.checkpoint), Path(request.to)
     is_adapter = (checkpoint / ADAPTER_FILE).is_file()
     named, _ = split_bits(request.base_model)
-    base = base_source(named)
+    base = local_folder(named)
     source = base if is_adapter else str(checkpoint)
     parameters = count_parameters(source)
     dtype = written_dtype(request.dtype, source, parameters)
@@ -103,11 +103,6 @@ def count_parameters(source: str) -> int:
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     return sum(one.numel() for one in empty.parameters())
-
-
-def base_source(name: str) -> str:
-    """Returns what transformers loads: the folder of a built-in model, or the name itself."""
-    return str(nano_models.resolve(name)) if name.startswith(nano_models.PREFIX) else name
 
 
 def written_dtype(wanted: str, source: str, parameters: int) -> torch.dtype:

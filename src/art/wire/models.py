@@ -1,5 +1,5 @@
 """The conversation about models (register, look up, fork, delete), the files of a checkpoint folder, and the
-request that merges one into a whole model.
+requests that merge one into a whole model and that convert a GGUF file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class RegisterRequest(Strict):
     project: str
     name: str
     base_model: str
-    """A hub name, a local folder, or one of the built-in ones: `art/nano-games`, `art/nano-tools`,
-    `art/nano-mcp`, `art/nano-words`, `art/nano`. With `#4bit` or `#8bit` behind it, its linear layers are
-    quantized."""
+    """A hub name, a local folder, a GGUF file (a path, or `hf://OWNER/REPOSITORY/FILE.gguf`), or one of the
+    built-in ones: `art/nano-games`, `art/nano-tools`, `art/nano-mcp`, `art/nano-words`, `art/nano`,
+    `art/smollm2`. With `#4bit` or `#8bit` behind it, its linear layers are quantized."""
     lora: LoraSpec | None = LoraSpec()
     """None: no adapter, all weights are trained."""
     seed: int = 0
@@ -285,3 +285,24 @@ class MergeReply(Strict):
     """Largest relative difference of the logits before and after merging; None: there was no adapter."""
     error: str | None = None
     """Why nothing was written."""
+
+
+class ConversionRequest(Strict):
+    """The one line on the standard input of `python -m art.training.gguf_conversion`."""
+
+    source: str
+    """A path, `hf://...`, or the name of a file that a package ships."""
+    cache: str
+    """The folder in which the model's folder is made."""
+    patience_s: float
+    """How long to wait for another program that converts the same file, and for a download."""
+
+
+class ConversionReply(Strict):
+    """A line on its standard output: a phase that begins, or the end."""
+
+    phase: str | None = None
+    folder: str | None = None
+    error: str | None = None
+    """Why nothing was written."""
+    kind: Literal["configuration", "extra", "disk", "deadline"] = "configuration"

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from art.engine.base_models import resolve_base
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
-from art.server.checkpoints.registered_models import RegisteredModels, resolve_base
+from art.server.checkpoints.registered_models import RegisteredModels
 from art.server.data_folder import DataLayout, check_name
 from art.wire.models import RegisterRequest
 from art.wire.training import LoraSpec

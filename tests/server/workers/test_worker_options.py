@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from art.engine.base_models import resolve_base
 from art.errors import ConfigurationError, DeadlineError, MissingExtraError
-from art.server.checkpoints.registered_models import resolve_base
 from art.server.checkpoints.sampler_agreement import CanaryLimits
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings, parse_settings

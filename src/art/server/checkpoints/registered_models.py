@@ -1,18 +1,15 @@
-"""The registered models, one small file each: the base, the shape of the adapter, the checkpoints.
-
-A base model's name (`resolve_base`) means a built-in model, a local folder, or a name on the hub.
-"""
+"""The registered models, one small file each: the base, the shape of the adapter, the checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from art.engine.base_models import is_folder
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
 from art.process.files import flush, write_whole
 from art.server.checkpoints.checkpoints import Checkpoints, leaves_open
@@ -24,73 +21,8 @@ from art.wire.models import (
     ModelSummary,
     RegisterRequest,
 )
-from art.wire.records import Bits, Strict, quantized_name, split_bits
+from art.wire.records import Strict
 from art.wire.training import LoraSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaseModel:
-    """One base model: two names of the same weights give the same `name`."""
-
-    name: str
-    """What it is served as."""
-    source: str
-    """What workers load: a folder, or a hub name."""
-    aliases: tuple[str, ...] = ()
-    """Other names that it answers to."""
-    bits: Bits = 16
-    """4 or 8: its linear layers are quantized; then its name says so."""
-
-    @property
-    def label(self) -> str:
-        """Short and fit for a file name."""
-        short = self.name.rstrip("/").rpartition("/")[2]
-        return "".join(c if c.isalnum() or c in "._-" else "-" for c in short)[:60] or "model"
-
-
-def resolve_base(name: str) -> BaseModel:
-    """Raises ConfigurationError for an unknown `art/...` name.
-
-    >>> resolve_base("Qwen/Qwen3-0.6B")
-    BaseModel(name='Qwen/Qwen3-0.6B', source='Qwen/Qwen3-0.6B', aliases=(), bits=16)
-    >>> resolve_base("Qwen/Qwen3-8B#4bit")
-    BaseModel(name='Qwen/Qwen3-8B#4bit', source='Qwen/Qwen3-8B', aliases=(), bits=4)
-    """
-    plain, bits = split_bits(name)
-    if bits != 16:
-        base = resolve_base(plain)
-        return replace(
-            base,
-            name=quantized_name(base.name, bits),
-            aliases=tuple(quantized_name(other, bits) for other in base.aliases),
-            bits=bits,
-        )
-    if name.startswith("art/"):
-        from art.engine import nano_models
-
-        folder = nano_models.resolve(name)
-        own = "art/" + folder.name.replace("_", "-")
-        same = [other for other in nano_models.NAMES if nano_models.resolve(other) == folder]
-        aliases = tuple(other for other in same if other != own)
-        return BaseModel(name=own, source=str(folder), aliases=aliases)
-    if is_folder(name):
-        folder = Path(name).expanduser()
-        return BaseModel(name=str(folder.resolve()), source=str(folder.resolve()))
-    return BaseModel(name=name, source=name)
-
-
-def is_folder(name: str) -> bool:
-    """Returns whether a name is that of a folder here.
-
-    Raises ConfigurationError for one that can be neither a folder's nor a model's.
-    """
-    try:
-        return Path(name).expanduser().is_dir()
-    except (OSError, RuntimeError) as error:
-        raise ConfigurationError(
-            f"base_model {name[:100]!r} ({len(name)} characters) is no built-in model, folder or name of the "
-            f"hub: {error if isinstance(error, RuntimeError) else error.strerror}"
-        ) from error
 
 
 def adapter_folder(name: str) -> Path | None:

@@ -12,13 +12,13 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from art.engine.gguf_cache import local_folder
 from art.engine.protocol import Deadlines
 from art.engine.remote import RemoteEngine
 from art.engine.replicas.pool import EnginePool, ReplicaWaits
 from art.errors import ARTError, NotFoundError, WorkerDiedError
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog, Serving
-from art.server.checkpoints.registered_models import resolve_base
 from art.server.postgres.database import Connection, PostgresDatabase, connect, known_errors
 from art.server.postgres.published import (
     CHANNEL,
@@ -213,4 +213,4 @@ class ServedFollower:
 def _create_renderer(base_model: str) -> ChatRenderer:
     from art.rendering.registry import create_chat_renderer  # slow, and in a thread
 
-    return create_chat_renderer(resolve_base(base_model).source, name=base_model)
+    return create_chat_renderer(local_folder(base_model), name=base_model)

@@ -22,9 +22,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from art.engine.base_models import resolve_base
 from art.errors import ARTError, ConfigurationError
 from art.server.catalog import Catalog
-from art.server.checkpoints.registered_models import RegisteredModels, resolve_base
+from art.server.checkpoints.registered_models import RegisteredModels
 from art.server.postgres.database import Connection, PostgresDatabase
 from art.server.postgres.gateways import ControllerLock, LostControlError, require_epoch
 from art.wire.records import Strict

@@ -16,10 +16,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from art.engine.base_models import BaseModel, resolve_base
 from art.errors import ARTError, CanaryError, NotFoundError
 from art.server.catalog import Catalog, Serving
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote, lock_within
-from art.server.checkpoints.registered_models import BaseModel, RegisteredModels, Registration, resolve_base
+from art.server.checkpoints.registered_models import RegisteredModels, Registration
 from art.server.checkpoints.sampler_agreement import (
     Canary,
     CanaryLimits,

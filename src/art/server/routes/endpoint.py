@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from art.engine.base_models import HUB, SUFFIX, resolve_base
 from art.errors import RequestError
-from art.server.checkpoints.registered_models import resolve_base
 from art.server.data_folder import check_name
 from art.server.http import read_bytes
 from art.server.tenancy import (
@@ -92,13 +92,16 @@ def _check_base(base_model: str) -> None:
     """A tenant trains what the machine was given for everybody, not folders of the machine."""
     base_model, _ = split_bits(base_model)
     plain = (
-        base_model.count("/") <= 1 and not base_model.startswith((".", "~", "/")) and "\\" not in base_model
+        base_model.count("/") <= 1
+        and not base_model.startswith((".", "~", "/", HUB))
+        and "\\" not in base_model
+        and not base_model.lower().endswith(SUFFIX)  # whether the machine has such a file is not told either
     )
     if base_model.startswith("art/") or (plain and resolve_base(base_model).source == base_model):
         return
     raise RequestError(
         f"base_model {base_model!r} is not for tenants: choose a built-in model (art/nano) or a "
-        "name of the hub (owner/name); folders are the operator's",
+        "name of the hub (owner/name); folders and GGUF files are the operator's",
         status=400,
         code="base_model_not_allowed",
         param="base_model",

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from art.engine.base_models import BaseModel
+from art.engine.gguf_cache import with_folder
 from art.engine.protocol import Deadlines, Engine, ServerOrder
 from art.engine.registry import check_bits, engine_kind, engine_options, gpus_together
 from art.engine.replicas.pool import EnginePool, ReplicaWaits
@@ -23,7 +25,6 @@ from art.errors import ARTError, ParityError, WorkerError, require_extra
 from art.process.worker import RunningWorker, WorkerSpec, module_command
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog
-from art.server.checkpoints.registered_models import BaseModel
 from art.server.checkpoints.sampler_agreement import (
     Canary,
     CanaryLimits,
@@ -446,7 +447,7 @@ class ServerWorkers:
         self._by_base: dict[str, BaseModelWorkers] = {}
 
     async def ensure_started(self, base: BaseModel, begin_phase: Callable[[str], None]) -> BaseModelWorkers:
-        """The workers of a base model, up. Raises WorkerError, DeadlineError, ConfigurationError.
+        """The workers of a base model, up. Raises WorkerError, DeadlineError, ConfigurationError, DiskError.
 
         The caller keeps others from opening the same base.
         """
@@ -454,6 +455,7 @@ class ServerWorkers:
         if workers is not None:
             await workers.start()
             return workers
+        base = await with_folder(base, begin_phase)
 
         def restarted(engine: Engine, adapters: Sequence[str]) -> None:
             if self._catalog.has_base(base.name):

@@ -15,6 +15,7 @@ import httpx
 from pydantic import ValidationError
 
 from art import errors
+from art.engine.base_models import BaseModel
 from art.errors import (
     ARTError,
     CheckpointError,
@@ -28,7 +29,7 @@ from art.errors import (
 from art.process.resources import no_tls
 from art.process.worker import RunningWorker, SharedDisk, WorkerDisk, module_command
 from art.server.checkpoints.checkpoints import Checkpoints
-from art.server.checkpoints.registered_models import BaseModel, Registration
+from art.server.checkpoints.registered_models import Registration
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
 from art.server.workers.supervisor import WorkerOptions, supervise
