@@ -10,7 +10,8 @@ import pytest
 import torch
 from tiny_policies import policy
 
-from art.training.device_memory import MemoryPeak, cgroup_left, free_memory, used_memory
+from art.engine.builtin.free_memory import cgroup_left, free_memory
+from art.training.device_memory import MemoryPeak, used_memory
 from art.training.lora import LoraAdapters
 from art.training.memory_plan import (
     HOARDING,

@@ -32,6 +32,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from art.engine.builtin.free_memory import check_weights_fit
 from art.engine.builtin.quantized import place, quantizing
 from art.errors import ConfigurationError
 from art.wire.records import Bits
@@ -146,6 +147,7 @@ def load_causal_lm(
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     precision = getattr(torch, dtype)
+    check_weights_fit(path, device, precision, bits)
     sees = AutoConfig.from_pretrained(path, trust_remote_code=False).model_type in SEEING
     causal_lm = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
         path, dtype=precision, trust_remote_code=False, **quantizing(bits, device, precision)

@@ -1,5 +1,5 @@
-"""Memory of a device: how much is left, how much this process has used at most, and what happens when it runs
-out: a step is tried once more with half the token budget, then an error says what to do.
+"""Memory of a device: how much this process has used at most, and what happens when it runs out: a step is
+tried once more with half the token budget, then an error says what to do.
 
 All numbers are bytes.
 """
@@ -9,66 +9,12 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
 
 import psutil
 import torch
 
+from art.engine.builtin.free_memory import PROC
 from art.errors import TrainingError
-
-PROC = Path("/proc/self")
-CGROUPS = Path("/sys/fs/cgroup")
-V2 = ("memory.max", "memory.current", "inactive_file")
-V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-"""Of a control group: the files of its limit and its use, and what of the use the kernel gives back."""
-
-
-def free_memory(device: torch.device) -> int:
-    """Returns the memory that could be allocated now: on a GPU with torch's unused memory, on a CPU within
-    the container's limit.
-    """
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    available = int(psutil.virtual_memory().available)
-    limited = cgroup_left(PROC / "cgroup", CGROUPS)
-    return available if limited is None else min(available, limited)
-
-
-def cgroup_left(membership: Path, root: Path) -> int | None:
-    """Returns the memory left by the limits of this process's control group and of those above it; None: no
-    limit.
-    """
-    if not membership.exists():
-        return None
-    left = []
-    for line in membership.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, names = root, V2
-        elif "memory" in controllers.split(","):
-            base, names = root / "memory", V1
-        else:
-            continue
-        inside = PurePosixPath(path.lstrip("/"))
-        # In a container the mount is often the group itself, whatever its path says.
-        for folder in [inside, *inside.parents]:
-            one = _left(base / folder, *names)
-            if one is not None:
-                left.append(one)
-    return min(left, default=None)
-
-
-def _left(folder: Path, limit_file: str, use_file: str, given_back: str) -> int | None:
-    try:
-        limit, used = (folder / limit_file).read_text().strip(), int((folder / use_file).read_text())
-        statistics = (folder / "memory.stat").read_text().splitlines()
-    except OSError:
-        return None
-    if limit == "max":
-        return None
-    cache = sum(int(line.split()[1]) for line in statistics if line.split()[0] == given_back)
-    return max(0, int(limit) - used + cache)
 
 
 class MemoryPeak:

@@ -44,6 +44,8 @@ def convert(request: ConversionRequest, tell: Tell) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         lock = wait_for_turn(folder, request, tell)
+    except ARTError:  # some are of the system's errors, too
+        raise
     except OSError as error:
         raise disk_error(error, cache, "the cache of converted models cannot be used") from error
     try:
@@ -94,6 +96,8 @@ def write_folder(found: FoundFile, folder: Path, patience_s: float, tell: Tell) 
         flush(fresh)
         fresh.rename(folder)
         flush(folder.parent)
+    except ARTError:
+        raise
     except OSError as error:
         raise disk_error(error, folder.parent, f"{found.source} could not be converted") from error
     finally:

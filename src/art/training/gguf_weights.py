@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from art.engine.builtin.free_memory import free_memory
 from art.errors import ConfigurationError
-from art.training.device_memory import free_memory
 from art.training.gguf_header import PLAIN, GgufHeader, GgufTensor
 
 GIB = 2**30

@@ -20,8 +20,9 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
+from art.engine.builtin.free_memory import free_memory
 from art.process.resources import give_back_freed_memory, keep_freed_memory
-from art.training.device_memory import free_memory, used_memory
+from art.training.device_memory import used_memory
 from art.training.logprobs import CHUNK_ELEMENTS
 from art.training.packing.runs import MicroBatch
 from art.training.policy import Policy

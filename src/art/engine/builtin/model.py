@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from art.engine.builtin.free_memory import check_weights_fit
 from art.engine.builtin.lora import AdapterLayers, FlatForward, Routing, adapter_turns, record_forward
 from art.engine.builtin.output_layer import widen
 from art.engine.builtin.quantized import place, quantizing
@@ -124,6 +125,7 @@ def load_model(name: str, options: BuiltinOptions, bits: Bits = 16) -> CausalMod
     device = _device(options.device)
     dtype = _dtype(options.dtype, device)
     local = Path(name).is_dir()
+    check_weights_fit(name, device, dtype, bits)
     try:
         module = AutoModelForCausalLM.from_pretrained(
             name,
