@@ -43,9 +43,7 @@ def test_a_file_of_the_hub_is_downloaded_once(tmp_path: Path, monkeypatch: pytes
         assert folder.name == converted_name(digest) and (folder / "config.json").is_file()
         assert phases[:2] == [f"downloading {NAME}", "reading small.gguf"]
         assert asked.count("GET q4/small.gguf") == 1
-        with pytest.raises(
-            ConfigurationError, match=r"hub does not give owner/models/q4/none.gguf: .*404"
-        ):
+        with pytest.raises(ConfigurationError, match=r"hub does not give owner/models/q4/none.gguf: .*404"):
             local_folder("hf://owner/models/q4/none.gguf")
     # The hub is gone; what was downloaded is used.
     phases.clear()
