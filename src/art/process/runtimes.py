@@ -35,9 +35,14 @@ print(json.dumps(found))
 """
 
 
+def user_cache() -> Path:
+    """Returns the folder of what is made once for all projects of a user."""
+    return Path.home() / ".cache" / "art"
+
+
 def runtime_folder(name: str, version: str) -> Path:
     """Returns where `art runtime install` makes the environment of a program."""
-    return Path.home() / ".cache" / "art" / "runtime" / f"{name}-{version}"
+    return user_cache() / "runtime" / f"{name}-{version}"
 
 
 def python_of(environment: Path) -> Path:

@@ -29,6 +29,7 @@ from art.training.checkpoint import (
 from art.training.critic import Critic, load_critic, save_critic
 from art.training.device_memory import MemoryPeak
 from art.training.first_pass import References
+from art.training.known_footprints import KnownFootprints
 from art.training.lora import is_plain_adapter, read_plain_adapter
 from art.training.losses.registry import make_loss
 from art.training.memory_plan import LARGEST, MEGABYTE, Checkpointing, MemoryPlan, MemoryPlanner
@@ -170,13 +171,17 @@ class Trainer:
         token_budget: int | None = 8192,
         checkpointing: Checkpointing = "auto",
         ranks: RankGroup | None = None,
+        known: KnownFootprints | None = None,
     ) -> None:
         """`token_budget` None: what the memory plan of each step allows. `ranks`: this trainer and those of
-        other processes are one; each of them is called with the same.
+        other processes are one; each of them is called with the same. `known`: what earlier trainers counted
+        for their plans.
         """
         self.policy = policy
         self.ranks = ranks or RankGroup()
-        self._planner = MemoryPlanner(policy, token_budget=token_budget, checkpointing=checkpointing)
+        self._planner = MemoryPlanner(
+            policy, token_budget=token_budget, checkpointing=checkpointing, known=known
+        )
         self._score_budget = token_budget or LARGEST["cpu"]
         self._weights = Weights(policy)
         self._tokenizer = TokenizerFiles(policy.source)

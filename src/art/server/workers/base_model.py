@@ -122,6 +122,7 @@ class EngineWorkers:
                     options=checked,
                     log_path=spec.log_path,
                     replica=number,
+                    copies=options.replicas,
                     device=options.device(number),
                     start_deadline=spec.start_deadline,
                     deadlines=deadlines,
@@ -148,6 +149,7 @@ class EngineWorkers:
             command=module_command(kind.module),
             config=config,
             gpus=gpus_together(checked),
+            copies=1 if options.in_cluster else options.replicas,
             layout=layout,
             settings=self._settings,
             when_up=lambda worker: self._join_pool(
@@ -212,6 +214,11 @@ class EngineWorkers:
     def checked(self, adapter: str, rows: Rows, scores: Scores, limits: CanaryLimits) -> None:
         """The trainer's scores: each replica that starts again is held to them."""
         self._checked[adapter] = _Checked(rows=rows, scores=scores, limits=limits)
+
+    def checked_alike(self, adapter: str, other: str) -> None:
+        """Holds each replica that starts again to the other adapter's scores, whose weights are the same."""
+        if (known := self._checked.get(other)) is not None:
+            self._checked[adapter] = known
 
     def unloader(self, adapter: str) -> Unload:
         """Returns a function that unloads this load of an adapter: it does nothing if the adapter was loaded
