@@ -182,7 +182,8 @@ def canary_rows(sequences: Iterable[Sequence[int]], *, rows: int = 4, tokens: in
 
 _log = logging.getLogger(__name__)
 
-ROWS, TOKENS = 4, 64
+TOKENS = (64, 16, 16, 16)
+"""Scored tokens of each row: one sees positions far from the first, the others are other texts."""
 _SEED = 20
 _ALIKE = 0.9
 """Correlation from which an adapter's effect is taken for another one times a factor."""
@@ -314,8 +315,11 @@ def judge_parity(parity: Parity, base_model: str, *, refuse: bool) -> None:
 def probe_rows(greeting: Sequence[int], vocab_size: int) -> list[list[int]]:
     """Fixed ids: what a chat begins with, then anything from the vocabulary."""
     drawn = random.Random(_SEED)
-    start = list(greeting)[: TOKENS // 2]
-    return [[*start, *drawn.choices(range(vocab_size), k=TOKENS + 1 - len(start))] for _ in range(ROWS)]
+    starts = [list(greeting)[: tokens // 2] for tokens in TOKENS]
+    return [
+        [*start, *drawn.choices(range(vocab_size), k=tokens + 1 - len(start))]
+        for start, tokens in zip(starts, TOKENS, strict=True)
+    ]
 
 
 def difference_figures(one: Scores, other: Scores) -> tuple[float, float]:

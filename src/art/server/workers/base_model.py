@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -332,9 +332,14 @@ class BaseModelWorkers:
         Raises WorkerError, DeadlineError, ConfigurationError.
         """
         first = self.trainers.supervisor.state == "new"
-        results = await asyncio.gather(
-            self.engines.start(), self.trainers.supervisor.start(), return_exceptions=True
-        )
+        try:
+            results = await asyncio.gather(
+                self.engines.start(), self.trainers.supervisor.start(), return_exceptions=True
+            )
+        except asyncio.CancelledError:
+            if first:
+                await self.close()
+            raise
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             if first:
@@ -470,15 +475,29 @@ class ServerWorkers:
             base, options=self._options, layout=self._layout, settings=self._settings, restarted=restarted
         )
         begin_phase(f"loading the tokenizer of {base.name}")
-        renderer = await asyncio.to_thread(_renderer, base)
         begin_phase(f"loading {base.name} into engine and trainer")
-        await workers.start()
+        renderer = await self._load_beside(workers.start(), base)
         info = await workers.engine.info()
         self._catalog.add_base(
             base.name, workers.engine, renderer, max_context=info.max_context, aliases=base.aliases
         )
         self._by_base[base.name] = workers
         return workers
+
+    @staticmethod
+    async def _load_beside(start: Coroutine[Any, Any, None], base: BaseModel) -> ChatRenderer:
+        """The tokenizer of a base model, loaded while its workers start. When it cannot be loaded, their
+        start is broken off.
+        """
+        starting = asyncio.create_task(start)
+        try:
+            renderer = await asyncio.to_thread(_renderer, base)
+        except BaseException:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            raise
+        await starting
+        return renderer
 
     def health(self) -> dict[str, Any]:
         """The state of the workers of each base model."""
