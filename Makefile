@@ -107,6 +107,9 @@ bench-%: $(VENV)/.installed           ## one benchmark: make bench-engine
 bench-cluster: $(VENV)/.installed     ## all that concern several machines (about half an hour)
 	$(BIN)/python -m bench cluster scaling scale shelf ranks postgres gateways kills
 
+bench-real: $(VENV)/.installed        ## speed at real size: make bench-real MODEL=folder of SmolLM2-135M (about half an hour)
+	$(BIN)/python -m bench.real --model $(MODEL) $(ARGS)
+
 crosscheck: $(VENV)/.installed        ## every loss and advantage against TRL, verl and OpenRLHF (makes their environments)
 	$(BIN)/python -m crosscheck
 
