@@ -56,7 +56,7 @@ def join_products(causal_lm: torch.nn.Module) -> None:
     """
     for module in causal_lm.modules():
         if type(module) is LoraLinear and type(module.base_layer) is torch.nn.Linear:
-            module.forward = MethodType(_forward, module)  # type: ignore[method-assign]
+            module.forward = MethodType(_forward, module)
 
 
 def _forward(module: LoraLinear, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
