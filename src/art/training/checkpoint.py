@@ -260,7 +260,7 @@ def verify_files(path: Path) -> Manifest:
 
 
 def content_of(path: Path) -> dict[str, ManifestEntry]:
-    """What a checkpoint holds beside the trainer's state, by its manifest. Raises CheckpointError."""
+    """The files of a checkpoint beside the trainer's state, by its manifest. Raises CheckpointError."""
     files = _parse(Manifest, path / MANIFEST_FILE).files
     return {name: entry for name, entry in files.items() if name != STATE_FILE}
 

@@ -139,7 +139,7 @@ class _Chunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowFigures:
-    """What is kept of the logits of some rows."""
+    """The figures of the logits of some rows that are kept."""
 
     norm_C: torch.Tensor
     """logsumexp."""

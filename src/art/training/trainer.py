@@ -237,8 +237,8 @@ class Trainer:
         return model.step
 
     def _content(self, checkpoint: Path) -> dict[str, ManifestEntry] | None:
-        """None for a plain adapter, whose moments are nowhere; and for one of several ranks, of which all
-        are to do the same.
+        """The files of a checkpoint that holds what is in memory. None for a plain adapter, whose moments are
+        nowhere; and for one of several ranks, of which all are to do the same.
         """
         alone = self.ranks.world == 1
         return content_of(checkpoint) if alone and not is_plain_adapter(checkpoint) else None
