@@ -37,7 +37,7 @@ from art.server.jobs.step_files import (
     write_tokens,
 )
 from art.tracking.step_record import read_tokens
-from art.training.logprobs import norms_and_entropies
+from art.training.logprobs import row_figures
 from art.training.policy import load_policy
 from art.training.tally import TokenRecord
 from art.training.trainer import Trainer
@@ -212,7 +212,7 @@ def entropy_rows() -> list[Row]:
     rows = []
     for count, vocabulary in ((8192, VOCABULARY), (110, 151_936)):
         logits = torch.randn(count, vocabulary, generator=torch.Generator().manual_seed(0))
-        pairs = [(_cpu(norms_and_entropies, logits), _cpu(_with_two_exp, logits)) for _ in range(15)]
+        pairs = [(_cpu(row_figures, logits), _cpu(_with_two_exp, logits)) for _ in range(15)]
         ours, peer = (statistics.median(side) for side in zip(*pairs, strict=True))
         name = f"norms and entropies of {count:,} rows of {vocabulary:,} logits, against two exp"
         rows.append(Row(name=name, ours=1000 * ours, peer=1000 * peer, unit="ms", ratio=peer / ours))

@@ -38,6 +38,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from art.process.threads import WAITS
+
 MODULES = ("art.server", "art.process.child", "art.training.worker", "art.engine.builtin.worker")
 """What `python -m` runs in a fork."""
 IMPORTS = (
@@ -116,7 +118,10 @@ class ForkServer:
 
 
 def _at_start(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(AT_START)}
+    # With one thread, which is the fork server's condition, nothing waits for another.
+    return {
+        name: value for name, value in environment.items() if name.startswith(AT_START) and name not in WAITS
+    }
 
 
 def _start() -> ForkServer | None:

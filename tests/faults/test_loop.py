@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from server_process import ServerProcess, running_server
 
+from art.wire.jobs import STEP_PARTS, part_metric
+
 pytestmark = pytest.mark.slow
 
 
@@ -30,6 +32,8 @@ def test_a_job_makes_a_step_that_is_served(loop: ServerProcess) -> None:
     assert loop.choice()["step"] == before + 1
     assert result["metrics"]["trained"] == 1.0
     assert 0 <= result["metrics"]["canary/logprob_difference_max"] < 1e-3
+    seconds = {part: result["metrics"][part_metric(part)] for part in STEP_PARTS}
+    assert min(seconds[part] for part in ("sampling", "prepare", "gradient", "save", "load", "canary")) > 0
     assert result["sheet"]["started"]["rollouts"] == 2 == result["sheet"]["fates"]["trained"]["rollouts"]
     checkpoint = Path(result["checkpoint_path"])
     assert (checkpoint / "adapter_model.safetensors").exists() and checkpoint.name == f"{before + 1:04d}"
@@ -61,6 +65,7 @@ def test_equal_rewards_advance_the_step_without_new_weights(loop: ServerProcess)
     folder = loop.data_dir / "games" / "models" / "player" / "checkpoints"
     old, new = (folder / f"{step:04d}" / "adapter_model.safetensors" for step in (before, before + 1))
     assert old.stat().st_ino == new.stat().st_ino
+    assert result["metrics"][part_metric("canary")] == 0.0, "no weight moved"
     assert loop.choice()["step"] == before + 1
     assert loop.train("after-equal")["step"] == before + 2
 

@@ -1,4 +1,4 @@
-"""What ART's processes share: listening, threads."""
+"""What ART's processes share: listening."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from art.process.resources import SMALL_MODEL_PARAMETERS, cpu_threads, listen
+from art.process.resources import listen
 
 
 def test_a_listener_names_its_protocol_and_takes_connections() -> None:
@@ -19,9 +19,3 @@ def test_a_listener_names_its_protocol_and_takes_connections() -> None:
 def test_a_taken_port_is_an_error() -> None:
     with listen("127.0.0.1", 0) as listener, pytest.raises(OSError):
         listen("127.0.0.1", listener.getsockname()[1])
-
-
-def test_a_small_model_gets_one_thread_unless_another_number_is_chosen() -> None:
-    assert cpu_threads(None, SMALL_MODEL_PARAMETERS - 1) == 1
-    assert cpu_threads(4, SMALL_MODEL_PARAMETERS - 1) == 4
-    assert cpu_threads(None, SMALL_MODEL_PARAMETERS) is None

@@ -80,7 +80,7 @@ def test_weighing_changes_nothing_and_counts_every_layer() -> None:
     tiny = policy()
     LoraAdapters(tiny).attach("a1", LoraSpec(r=3, alpha=6, dropout=0.5), seed=0)
     before = torch.get_rng_state()
-    cost = measure_footprint(tiny, 100)
+    cost = measure_footprint(tiny, [torch.nn.Parameter(torch.zeros(100))])
     assert torch.equal(before, torch.get_rng_state())
     # Of each layer at least: its input, its normed input, both again at the MLP, and four of its width.
     assert cost.layers == 2 and cost.token >= 2 * 4 * (4 * 16 + 4 * 24)
@@ -119,7 +119,7 @@ def measure_peak(twice: bool) -> tuple[int, int]:
     model = policy(config, block=128, long=64)
     adapters = LoraAdapters(model)
     adapters.attach("a1", LoraSpec(), seed=0)
-    cost = measure_footprint(model, sum(p.numel() for p in adapters.parameters("a1").values()))
+    cost = measure_footprint(model, list(adapters.parameters("a1").values()))
     model.checkpoint_activations = twice
 
     def one_pass(tokens: int) -> None:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from tiny_policies import MODEL, VOCABULARY, games, policy, request, trainer
 
-from art.errors import ConfigurationError, NotFoundError, TokenMismatchError, TrainingError
+from art.errors import CheckpointError, ConfigurationError, NotFoundError, TokenMismatchError, TrainingError
+from art.server.checkpoints.checkpoints import Checkpoints
 from art.training.packing.pack import pack
 from art.training.trainer import Trainer
 from art.wire.training import LoraSpec
@@ -180,6 +181,45 @@ def test_several_models_on_one_base_do_not_touch_each_other() -> None:
     both.close("p/two")
     both.open("p/three", LoraSpec(r=2), seed=0)
     assert both.score("p/three", [[1, 2, 3]])[0] == pytest.approx(policy().row_logprobs([[1, 2, 3]])[0])
+
+
+@pytest.mark.slow
+def test_a_step_that_was_carried_forward_is_opened_without_another_adapter(tmp_path: Path) -> None:
+    made, batch = trainer(), games(0)
+    made.train(batch.tree, batch.entries, request(batch, 0))
+    checkpoints = Checkpoints(tmp_path)
+    made.save(MODEL, checkpoints.fresh_folder(1))
+    checkpoints.commit(1)
+    for step in (1, 2):
+        checkpoints.carry_forward(step)
+        checkpoints.commit(step + 1)
+    held = made._open[MODEL]
+    for step in (2, 3):
+        assert made.open(MODEL, held.lora, checkpoint=checkpoints.path(step)) == step
+        assert made._open[MODEL] is held and made.steps[MODEL] == step
+    batch = games(3)
+    trained = made.train(batch.tree, batch.entries, request(batch, 3))
+    other = trainer()
+    other.open(MODEL, held.lora, checkpoint=checkpoints.path(3))
+    expected = other.train(batch.tree, batch.entries, request(batch, 3))
+    assert trained["loss/train"] == expected["loss/train"] and same(weights(made), weights(other))
+    assert made.open(MODEL, held.lora, checkpoint=checkpoints.path(3)) == 3
+    assert made._open[MODEL] is not held, "its weights had moved since"
+
+
+@pytest.mark.slow
+def test_a_damaged_step_that_was_carried_forward_is_refused(tmp_path: Path) -> None:
+    made = trainer()
+    checkpoints = Checkpoints(tmp_path)
+    made.save(MODEL, checkpoints.fresh_folder(0))
+    checkpoints.commit(0)
+    checkpoints.carry_forward(0)
+    path = checkpoints.commit(1)
+    (path / "optimizer.safetensors").unlink()
+    (path / "optimizer.safetensors").write_bytes(b"something else")
+    with pytest.raises(CheckpointError, match="optimizer"):
+        made.open(MODEL, LoraSpec(r=4, alpha=8), checkpoint=path)
+    assert made.steps[MODEL] == 0
 
 
 def test_opening_again_starts_afresh() -> None:

@@ -106,6 +106,10 @@ class MadeRun:
                 "costs/all": 0.005,
                 "costs/cum/all": 0.005 * step,
                 "time/step_trainer_s": 0.5,
+                "time/step_client_s": 0.1,
+                "time/step_sampling_s": 3.0,
+                "time/step_gradient_s": 0.8,
+                "time/step_canary_s": 0.6,
             },
         )
         if record:

@@ -223,7 +223,16 @@ class RemoteBackend:
         before = self._step_ended.get(key)
         self._step_ended[key] = now
         step_s = None if before is None else now - before
-        log_step(model.name, info.step, groups, discarded, info.sheet, training_s=now - begun, step_s=step_s)
+        log_step(
+            model.name,
+            info.step,
+            groups,
+            discarded,
+            info.sheet,
+            metrics=info.metrics,
+            training_s=now - begun,
+            step_s=step_s,
+        )
 
     def _with_artifact(self, model: AnyTrainableModel, result: TrainResult) -> TrainResult:
         """The result of a step whose checkpoint is kept."""

@@ -135,6 +135,7 @@ class NodeHost:
             command=[sys.executable, *order.arguments],
             config={**order.config, "host": self._node},
             log_path=self._folder.path / "worker.log",
+            copies=order.copies,
             start_deadline=order.start_deadline,
             health_interval=order.health_interval,
             health_deadline=order.health_deadline,

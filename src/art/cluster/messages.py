@@ -124,6 +124,7 @@ class StartOrder(Strict):
     arguments: list[str]
     """Of the node's interpreter."""
     config: dict[str, Any]
+    copies: int = 1
     start_deadline: float
     health_interval: float
     health_deadline: float

@@ -29,7 +29,7 @@ from art.errors import (
     WorkerStalledError,
 )
 from art.process.files import WorkerLog
-from art.process.worker import WorkerDisk, WorkerSpec
+from art.process.worker import START_SETTING, WorkerDisk, WorkerSpec
 
 _log = logging.getLogger(__name__)
 _TRIES = 3
@@ -185,6 +185,7 @@ class RemoteWorker:
             name=self.spec.name,
             arguments=list(self.spec.command[1:]),
             config=config,
+            copies=self.spec.copies,
             start_deadline=self.spec.start_deadline,
             health_interval=self.spec.health_interval,
             health_deadline=self.spec.health_deadline,
@@ -195,7 +196,8 @@ class RemoteWorker:
         except DeadlineError as error:  # the path in it is the node's
             raise DeadlineError(
                 f"worker {self.spec.name!r} was not ready within {self.spec.start_deadline:g} s on node "
-                f"{self.node}; log: {self.spec.log_path}\n{self.tail()}".rstrip()
+                f"{self.node} (setting {START_SETTING}: give a slow machine or a large model more); "
+                f"log: {self.spec.log_path}\n{self.tail()}".rstrip()
             ) from error
         self.url, self.key, self.pid = started.url, started.key, started.pid
         self._measured = time.monotonic()

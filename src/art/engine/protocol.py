@@ -202,6 +202,8 @@ class ServerOrder:
     """Where what it writes is kept."""
     replica: int = 0
     """Its number among the engines of this base model, from 0."""
+    copies: int = 1
+    """Such servers on this machine, which divide its cores."""
     device: str | None = None
     """Where this replica computes, such as `cuda:1`; None: as the options say."""
     start_deadline: float = 300.0

@@ -1,4 +1,4 @@
-"""What a process asks of its machine: sockets, open files, memory, the garbage collector and threads.
+"""What a process asks of its machine: sockets, open files, memory and the garbage collector.
 
 The collector rests while a process loads: nothing of what it imports then is garbage, and looking
 through it again and again takes a fifth of a worker's start.
@@ -118,19 +118,3 @@ def resume_collector() -> None:
     """Collect from now on. What is there already is never looked through again."""
     gc.freeze()
     gc.enable()
-
-
-SMALL_MODEL_PARAMETERS = 20_000_000
-"""Parameters. Below, the matrices are too small to be worth a second thread."""
-
-
-def cpu_threads(chosen: int | None, parameters: int) -> int | None:
-    """The number to set, or None to leave torch's own choice (a thread a core).
-
-    A small model's step is thousands of tiny parallel regions. With as many threads as cores, each waits for
-    the other at every region's end, spinning; one busy neighbour on the machine then makes a step of one
-    second take a minute. With one thread the step was the faster even on a quiet machine.
-    """
-    if chosen is not None:
-        return chosen
-    return 1 if parameters < SMALL_MODEL_PARAMETERS else None

@@ -29,11 +29,16 @@ from typing import Any, Protocol
 import httpx
 
 from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerStalledError
+from art.process.environment import inherited_variables
 from art.process.files import WorkerLog
 from art.process.resources import no_tls
+from art.process.threads import thread_variables
 
 _log = logging.getLogger(__name__)
 _DUMP_SECONDS = 0.5
+
+START_SETTING = "control.start"
+"""The server's setting that is a worker's `start_deadline`, for messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +78,8 @@ class WorkerSpec:
     """The JSON line for its stdin; the key is added here and is nowhere else."""
     gpus: int = 1
     """That it computes on together, if it computes on GPUs."""
+    copies: int = 1
+    """Workers like it on its machine that compute at the same time: they divide its cores."""
     log_path: Path
     start_deadline: float = 180.0
     health_interval: float = 2.0
@@ -180,8 +187,10 @@ class Worker:
         """
         key = secrets.token_urlsafe(32)
         log = WorkerLog(spec.log_path)
+        environment = inherited_variables()
         process = await asyncio.create_subprocess_exec(
             *spec.command,
+            env={**environment, **thread_variables(environment, copies=spec.copies)},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -282,7 +291,8 @@ class Worker:
         except TimeoutError as error:
             await self.dump_stacks()
             raise DeadlineError(
-                f"worker {self.spec.name!r} was not ready within {self.spec.start_deadline:g} s; "
+                f"worker {self.spec.name!r} was not ready within {self.spec.start_deadline:g} s "
+                f"(setting {START_SETTING}: give a slow machine or a large model more); "
                 f"log: {self.spec.log_path}\n{self.tail()}".rstrip()
             ) from error
         # A worker that prints must not block on a full pipe, and what it prints belongs to its log.

@@ -25,6 +25,7 @@ from art.engine.protocol import Engine
 from art.errors import ConfigurationError, DeadlineError, NotFoundError
 from art.process.in_use import InUse, Use
 from art.rendering.chat_renderer import ChatRenderer
+from art.server.step_times import StepClock
 from art.server.tenancy import Tenant, external_name, internal_name, tenant_of
 
 
@@ -233,6 +234,7 @@ class Catalog:
         self.in_use = InUse[str]()
         """Adapters, by the requests that use each."""
         self._loading: dict[tuple[str, str, int], asyncio.Future[None]] = {}
+        self._clocks: dict[ModelKey, StepClock] = {}
         self.changed = asyncio.Event()
         """Set after each change, for whoever tells others what is served, and clears it."""
 
@@ -337,6 +339,7 @@ class Catalog:
         self._note_change()
         model = self._models.pop((project, name), None)
         self._serving.pop((project, name), None)
+        self._clocks.pop((project, name), None)
         if model is None:
             raise self._unknown(f"{project}/{name}", None)
         self.names.remove(project, name)
@@ -442,6 +445,10 @@ class Catalog:
             status=404,
             code="model_not_found",
         )
+
+    def clock(self, project: str | None, name: str) -> StepClock:
+        """Returns where the time of a model's steps is booked, for as long as the model is served."""
+        return self._clocks.setdefault((project or "", name), StepClock())
 
     # -- adapters in use --
 

@@ -200,6 +200,7 @@ class Control:
             trainer_of=lambda project, name: self.models.get(project, name).base_model,
             worker_failed=runner.worker_failed,
             settings=self.settings,
+            clock_of=self.catalog.clock,
         )
 
     async def start(self) -> None:

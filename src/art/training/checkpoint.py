@@ -259,6 +259,12 @@ def verify_files(path: Path) -> Manifest:
     return manifest
 
 
+def content_of(path: Path) -> dict[str, ManifestEntry]:
+    """The files of a checkpoint beside the trainer's state, by its manifest. Raises CheckpointError."""
+    files = _parse(Manifest, path / MANIFEST_FILE).files
+    return {name: entry for name, entry in files.items() if name != STATE_FILE}
+
+
 def _require(manifest: Manifest, path: Path, *names: str) -> None:
     for name in names:
         if name not in manifest.files:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import psutil
 import torch
 
-from art.engine.builtin.free_memory import PROC
 from art.errors import TrainingError
+from art.process.threads import PROC
 
 
 class MemoryPeak:

@@ -1,7 +1,10 @@
 """Hidden states -> logprobs of given ids and entropies, never holding [T, vocabulary] of a large vocabulary.
 
-The gradient of a logprob is onehot(target) - probabilities, which needs no more of the forward pass than one
-logsumexp a row: logits are computed in chunks, twice, and forgotten.
+The gradient of a logprob by the hidden state is the target's row of the output layer minus the mean of all
+rows under the probabilities: where nothing but the hidden state has a gradient, the forward pass keeps that
+mean, one vector of the hidden size a row. Otherwise the gradient of the logits is onehot(target) -
+probabilities, which needs one logsumexp a row. Logits are computed in chunks, in the second case twice, and
+forgotten.
 
 Letters: P = rows whose next-token distribution is needed, N = targets, M = targets that were sampled from a
 tempered or truncated distribution, C = rows of a chunk, D = hidden size, V = vocabulary.
@@ -46,6 +49,21 @@ class LogitHead:
         if self._softcap is not None:
             logits_PV = torch.tanh(logits_PV / self._softcap) * self._softcap
         return logits_PV
+
+    def plain_rows(self, hidden_PD: torch.Tensor) -> torch.Tensor | None:
+        """Returns the weights [V, D] by which a logit is a plain product, or None: they have a gradient, a
+        cap bends the logits, or another class or dtype computes them.
+        """
+        layer = self._causal_lm.get_output_embeddings()
+        plain = type(layer) is torch.nn.Linear and layer.weight.dtype == hidden_PD.dtype
+        if not plain or self._softcap is not None or self.trained():
+            return None
+        return layer.weight if layer.weight.dtype in (torch.float32, torch.float64) else None
+
+    @property
+    def scale(self) -> float:
+        """Returns the factor of all logits."""
+        return self._scale
 
     def trained(self) -> list[torch.nn.Parameter]:
         """The head's parameters with a gradient: none under a LoRA that leaves it alone."""
@@ -119,13 +137,26 @@ class _Chunk:
     """Of those."""
 
 
-def norms_and_entropies(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The logsumexp of each row [C], and the entropy of its softmax in nats [C]. One `exp` serves both."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _RowFigures:
+    """The figures of the logits of some rows that are kept."""
+
+    norm_C: torch.Tensor
+    """logsumexp."""
+    entropy_C: torch.Tensor
+    """Of the softmax, in nats."""
+    mean_CD: torch.Tensor | None
+    """The mean of the output layer's rows under the softmax, where it was asked for."""
+
+
+def row_figures(logits_CV: torch.Tensor, weights_VD: torch.Tensor | None = None) -> _RowFigures:
+    """The figures of each row. One `exp` serves all."""
     most_C = logits_CV.amax(-1)
     scale_CV = (logits_CV - most_C[:, None]).exp_()
     sum_C = scale_CV.sum(-1)
     norm_C = most_C + sum_C.log()
-    return norm_C, norm_C - scale_CV.mul_(logits_CV).sum(-1) / sum_C
+    mean_CD = None if weights_VD is None else (scale_CV @ weights_VD).div_(sum_C[:, None])
+    return _RowFigures(norm_C, norm_C - scale_CV.mul_(logits_CV).sum(-1) / sum_C, mean_CD)
 
 
 class _Logprobs(torch.autograd.Function):
@@ -133,20 +164,22 @@ class _Logprobs(torch.autograd.Function):
     def forward(
         ctx: Any, batch: _Targets, hidden_PD: torch.Tensor, *trained: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        logprobs, entropies, norms, processed = [], [], [], []
+        logprobs, entropies, norms, processed, means = [], [], [], [], []
+        weights_VD = batch.head.plain_rows(hidden_PD) if ctx.needs_input_grad[1] else None
         for chunk in batch.chunks(len(hidden_PD)):
             logits_CV = batch.head(hidden_PD[chunk.predictors])
             tempered = None if chunk.where_M is None else _tempered(logits_CV, chunk)
-            norm_C, entropy_C = norms_and_entropies(logits_CV)
-            logprob_N = logits_CV[chunk.row_N, chunk.id_N] - norm_C[chunk.row_N]
+            figures = row_figures(logits_CV, weights_VD if tempered is None else None)
+            logprob_N = logits_CV[chunk.row_N, chunk.id_N] - figures.norm_C[chunk.row_N]
             if tempered is not None and chunk.where_M is not None:
                 logprob_N[chunk.where_M] = tempered[0]
                 processed.append(tempered[1:])
-            entropies.append(entropy_C)
+            entropies.append(figures.entropy_C)
             logprobs.append(logprob_N)
-            norms.append(norm_C)
+            norms.append(figures.norm_C)
+            means.append(figures.mean_CD)
             del logits_CV  # before the next chunk's are made
-        ctx.batch, ctx.processed = batch, processed
+        ctx.batch, ctx.processed, ctx.means = batch, processed, means
         ctx.save_for_backward(hidden_PD, torch.cat(norms), *trained)
         entropy_P = torch.cat(entropies)
         ctx.mark_non_differentiable(entropy_P)
@@ -160,7 +193,10 @@ class _Logprobs(torch.autograd.Function):
         processed = iter(ctx.processed)
         grad_PD = torch.empty_like(hidden_PD)
         totals = [torch.zeros_like(parameter) for parameter in trained]
-        for chunk in batch.chunks(len(hidden_PD)):
+        for chunk, mean_CD in zip(batch.chunks(len(hidden_PD)), ctx.means, strict=True):
+            if mean_CD is not None:
+                grad_PD[chunk.predictors] = _hidden_slope(batch.head, mean_CD, grad_N[chunk.targets], chunk)
+                continue
             with torch.enable_grad():
                 hidden_CD = hidden_PD[chunk.predictors].detach().requires_grad_()
                 logits_CV = batch.head(hidden_CD)
@@ -174,6 +210,19 @@ class _Logprobs(torch.autograd.Function):
                 total.add_(share)
             del logits_CV, slope_CV
         return None, grad_PD, *totals
+
+
+def _hidden_slope(
+    head: LogitHead, mean_CD: torch.Tensor, grad_N: torch.Tensor, chunk: _Chunk
+) -> torch.Tensor:
+    """Gradient of the chunk's hidden states, of targets from the model's own distribution."""
+    weights_VD = head.plain_rows(mean_CD)
+    assert weights_VD is not None
+    # Several targets may share a predictor: its probabilities count once for each.
+    total_C = torch.zeros_like(mean_CD[:, 0]).index_add_(0, chunk.row_N, grad_N)
+    slope_CD = mean_CD * -total_C[:, None]
+    slope_CD.index_add_(0, chunk.row_N, weights_VD[chunk.id_N] * grad_N[:, None])
+    return slope_CD.mul_(head.scale)
 
 
 def _slope(

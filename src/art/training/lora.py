@@ -24,6 +24,7 @@ from art.engine.builtin.peft_folder import PeftAdapter, read_adapter
 from art.errors import CheckpointError, ConfigurationError
 from art.training.causal_lm import decoder_of
 from art.training.checkpoint import TrainerState, check_same, read_tensors, verify_files
+from art.training.lora_product import join_products
 from art.training.optimizer import seeded_rng, spell_rng
 from art.training.policy import Policy
 from art.wire.models import ADAPTER_CONFIG_FILE, MANIFEST_FILE, STATE_FILE
@@ -126,6 +127,7 @@ class LoraAdapters:
                     self._peft.add_adapter(name, config)
             except ValueError as error:
                 raise ConfigurationError(f"PEFT refuses this adapter: {error}") from error
+        join_products(self._policy.causal_lm)
         # Set afterwards: PEFT replaces it by the path that the model was loaded from.
         self._peft.peft_config[name].base_model_name_or_path, _ = split_bits(self._policy.name)
         self.activate(name)

@@ -13,7 +13,7 @@ when it was computed again. On a CPU, memory that the allocator keeps for the ne
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +23,7 @@ import torch
 from art.engine.builtin.free_memory import free_memory
 from art.process.resources import give_back_freed_memory, keep_freed_memory
 from art.training.device_memory import used_memory
+from art.training.known_footprints import KnownFootprints
 from art.training.logprobs import CHUNK_ELEMENTS
 from art.training.packing.runs import MicroBatch
 from art.training.policy import Policy
@@ -84,16 +85,22 @@ class Footprint:
         return int(self.state + passing * (HOARD if way.hoarding else 1.0))
 
 
-def measure_footprint(policy: Policy, trained: int) -> Footprint:
-    """Count what the policy's forward pass keeps, with an adapter of `trained` parameters active."""
+def measure_footprint(
+    policy: Policy, trained: Sequence[torch.nn.Parameter], known: KnownFootprints | None = None
+) -> Footprint:
+    """Count what the policy's forward pass keeps, with these parameters active, unless that is known."""
+
+    def count() -> float:
+        return (_bytes_kept(policy, 2 * PROBE) - _bytes_kept(policy, PROBE)) / PROBE
+
     element = torch.finfo(policy.dtype).bits // 8
     return make_footprint(
         policy.causal_lm.config,
         layers=len(policy.layers),
-        token=(_bytes_kept(policy, 2 * PROBE) - _bytes_kept(policy, PROBE)) / PROBE,
+        token=count() if known is None else known.bytes_per_token(policy, trained, count),
         vocabulary=policy.head.vocab_size,
         element=element,
-        trained=trained,
+        trained=sum(parameter.numel() for parameter in trained),
         quadratic=element if policy.kernel == "dense" else 0.0,
     )
 
@@ -231,9 +238,15 @@ class MemoryPlanner:
     """Plans each step of one policy; says so in the log when the plan is another one than before."""
 
     def __init__(
-        self, policy: Policy, *, token_budget: int | None, checkpointing: Checkpointing = "auto"
+        self,
+        policy: Policy,
+        *,
+        token_budget: int | None,
+        checkpointing: Checkpointing = "auto",
+        known: KnownFootprints | None = None,
     ) -> None:
         self._policy = policy
+        self._known = known
         self._token_budget = token_budget
         self._checkpointing: Checkpointing = checkpointing
         self._weighed: dict[int, Footprint] = {}
@@ -250,7 +263,7 @@ class MemoryPlanner:
         parameters = list(trained)
         size = sum(parameter.numel() for parameter in parameters)
         if size not in self._weighed:
-            self._weighed[size] = measure_footprint(self._policy, size)
+            self._weighed[size] = measure_footprint(self._policy, parameters, self._known)
         cost = self._weighed[size]
         if stepped:
             cost = replace(cost, state=cost.state - MOMENTS * size)

@@ -23,12 +23,14 @@ from art.training.checkpoint import (
     OPTIMIZER_FILE,
     TokenizerFiles,
     TrainerState,
+    content_of,
     read_checkpoint,
     write_checkpoint,
 )
 from art.training.critic import Critic, load_critic, save_critic
 from art.training.device_memory import MemoryPeak
 from art.training.first_pass import References
+from art.training.known_footprints import KnownFootprints
 from art.training.lora import is_plain_adapter, read_plain_adapter
 from art.training.losses.registry import make_loss
 from art.training.memory_plan import LARGEST, MEGABYTE, Checkpointing, MemoryPlan, MemoryPlanner
@@ -50,6 +52,7 @@ from art.training.ranks.group import RankGroup
 from art.training.step import Learner, train_step
 from art.training.tally import Progress, TokenColumns
 from art.training.weights import Weights, probe_weights
+from art.wire.models import ManifestEntry
 from art.wire.training import RATE_BY_SIZE, LoraSpec, OptimizerSpec, ProbeReply, TrainingKind, TrainRequest
 
 
@@ -125,6 +128,8 @@ class OpenModel:
     """Updates of the step in the making; 0 between steps."""
     rng: Rng
     critic: Critic | None = None
+    content: dict[str, ManifestEntry] | None = None
+    """Of the checkpoint that holds just what is in memory; None: none does."""
     recorded: tuple[int, TokenColumns] | None = None
     """The step that the newest batch started from, and what was computed of its loss entries."""
 
@@ -137,6 +142,13 @@ class OpenModel:
             load_critic(self.critic, checkpoint)
         self.spec, self.step, self.rng = state.optimizer, state.step, parse_rng(state.rng)
         self.kind = state.kind
+
+    def differs_in_step_alone(self, state: TrainerState, checkpoint: Path, base_model: str) -> bool:
+        """Returns whether a checkpoint holds what is in memory under another number: its step was carried
+        forward. Its files are verified already.
+        """
+        here = self.state(base_model, state.base_fingerprint).model_copy(update={"step": state.step})
+        return not self.update and here == state and self.content == content_of(checkpoint)
 
     def save(self, folder: Path) -> list[str]:
         """Write everything but the weights; the files."""
@@ -170,13 +182,17 @@ class Trainer:
         token_budget: int | None = 8192,
         checkpointing: Checkpointing = "auto",
         ranks: RankGroup | None = None,
+        known: KnownFootprints | None = None,
     ) -> None:
         """`token_budget` None: what the memory plan of each step allows. `ranks`: this trainer and those of
-        other processes are one; each of them is called with the same.
+        other processes are one; each of them is called with the same. `known`: what earlier trainers counted
+        for their plans.
         """
         self.policy = policy
         self.ranks = ranks or RankGroup()
-        self._planner = MemoryPlanner(policy, token_budget=token_budget, checkpointing=checkpointing)
+        self._planner = MemoryPlanner(
+            policy, token_budget=token_budget, checkpointing=checkpointing, known=known
+        )
         self._score_budget = token_budget or LARGEST["cpu"]
         self._weights = Weights(policy)
         self._tokenizer = TokenizerFiles(policy.source)
@@ -202,17 +218,30 @@ class Trainer:
                 raise CheckpointError(
                     f"The checkpoint {str(checkpoint)!r} holds {_spelled(state.lora)}, not {_spelled(lora)}."
                 )
+        held = self._open.get(name)
+        if held is not None and state is not None and checkpoint is not None and held.content is not None:
+            if held.differs_in_step_alone(state, checkpoint, self.policy.name):
+                held.step = state.step
+                return held.step
         model = self._attach(lora, seed)
         if state is not None and checkpoint is not None:
             try:
                 self._weights.load(model.adapter, checkpoint)
                 model.restore(state, checkpoint, self._critic)
+                model.content = self._content(checkpoint)
             except CheckpointError:
                 self._weights.remove(model.adapter)
                 raise
         self._forget(name)
         self._open[name] = model
         return model.step
+
+    def _content(self, checkpoint: Path) -> dict[str, ManifestEntry] | None:
+        """The files of a checkpoint that holds what is in memory. None for a plain adapter, whose moments are
+        nowhere; and for one of several ranks, of which all are to do the same.
+        """
+        alone = self.ranks.world == 1
+        return content_of(checkpoint) if alone and not is_plain_adapter(checkpoint) else None
 
     def _read(self, checkpoint: Path, lora: LoraSpec | None, seed: int) -> TrainerState:
         if is_plain_adapter(checkpoint):
@@ -236,7 +265,7 @@ class Trainer:
         """
         self.check(tree, request, entries)
         model = self._model(request.model)
-        model.recorded = None
+        before, model.recorded, model.content = model.content, None, None
         with self.ranks.agree():
             self._weights.activate(model.adapter, dropout=True)
             plan = self._planner.plan(
@@ -268,6 +297,7 @@ class Trainer:
         metrics |= {RATE_BY_SIZE: self._rate_by_size(model)} if request.kind == "rl" else {}
         metrics = {**metrics, **plan.metrics, "memory/peak_mb": peak.bytes() / MEGABYTE}
         if not metrics["data/step_num_gradient_steps"]:
+            model.content = before
             return metrics
         model.rng, model.spec, model.kind = get_rng(), request.optimizer, request.kind
         if request.advance:
@@ -388,7 +418,9 @@ class Trainer:
             return [*self._weights.save(model.adapter, folder), *model.save(folder)]
 
         state = model.state(self.policy.name, self.policy.fingerprint)
-        return write_checkpoint(path, state, write, self._tokenizer.place)
+        files = write_checkpoint(path, state, write, self._tokenizer.place)
+        model.content = self._content(path)
+        return files
 
     def digest(self, name: str) -> str:
         """Returns a fingerprint of all that the model's next step depends on. Ranks have the same.

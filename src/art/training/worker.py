@@ -20,7 +20,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from art.errors import ARTError, ConfigurationError
-from art.process.resources import cpu_threads, keep_freed_memory, listen, resume_collector
+from art.process.environment import inherited_variables
+from art.process.resources import keep_freed_memory, listen, resume_collector
+from art.process.runtimes import user_cache
+from art.process.threads import cpu_threads
 from art.wire.records import flaws_without_values
 from art.wire.training import RankSpec, TrainerConfig
 
@@ -121,6 +124,7 @@ def _load(config: TrainerConfig, ranks: RankGroup | None = None) -> Trainer:
     leave_out_bitsandbytes(config)
     import torch
 
+    from art.training.known_footprints import KnownFootprints
     from art.training.lockstep import LeadingTrainer
     from art.training.policy import load_policy
     from art.training.trainer import Trainer
@@ -136,12 +140,16 @@ def _load(config: TrainerConfig, ranks: RankGroup | None = None) -> Trainer:
         bits=config.bits,
         sharing=ranks if config.gang is not None and config.gang.sharding == "fsdp" else None,
     )
-    threads = cpu_threads(config.threads, policy.causal_lm.num_parameters())
+    threads = cpu_threads(config.threads, policy.causal_lm.num_parameters(), inherited_variables())
     if threads is not None:
         torch.set_num_threads(threads)
     leads = ranks is not None and ranks.is_leader
     return (LeadingTrainer if leads else Trainer)(
-        policy, token_budget=config.token_budget, checkpointing=config.checkpoint_activations, ranks=ranks
+        policy,
+        token_budget=config.token_budget,
+        checkpointing=config.checkpoint_activations,
+        ranks=ranks,
+        known=KnownFootprints(folder=user_cache() / "memory"),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from art.tracking.rollout_figures import error_of_sums
 from art.ui.run_files import RunFiles
+from art.wire.jobs import STEP_PARTS, StepPart, part_metric
 
 Z_95 = 1.96
 SMALL_CHARTS = (
@@ -92,6 +93,54 @@ def small_charts(run: RunFiles) -> list[dict[str, Any]]:
                 }
             )
     return charts
+
+
+MOST_BARS = 120
+"""Columns of the picture of a run's seconds; of a longer run each is the mean of several steps."""
+
+
+def seconds_picture(run: RunFiles) -> dict[str, Any] | None:
+    """Returns what the seconds of each step went to, as rectangles of a picture 100 high, and their sums over
+    the run, the largest first; None where no step of the run has them.
+    """
+    found = {step: _parts_of(row) for step, row in run.history.steps.items()}
+    known = [(step, parts) for step, parts in found.items() if any(parts.values())]
+    if not known:
+        return None
+    width = -(-len(known) // MOST_BARS)
+    columns = [known[first : first + width] for first in range(0, len(known), width)]
+    means = [
+        {part: sum(parts[part] for _, parts in column) / len(column) for part in STEP_PARTS}
+        for column in columns
+    ]
+    tallest = max(sum(mean.values()) for mean in means)
+    whole = sum(sum(parts.values()) for _, parts in known)
+    sums = [(part, sum(parts[part] for _, parts in known)) for part in STEP_PARTS]
+    return {
+        "columns": len(columns),
+        "bars": [bar for place, mean in enumerate(means) for bar in _stacked(place, mean, tallest)],
+        "tallest": tallest,
+        "parts": [
+            {"part": part, "seconds": seconds / len(known), "share": 100 * seconds / whole}
+            for part, seconds in sorted(sums, key=lambda one: -one[1])
+            if seconds
+        ],
+    }
+
+
+def _parts_of(row: Mapping[str, float]) -> dict[StepPart, float]:
+    return {part: max(0.0, row.get(part_metric(part), 0.0)) for part in STEP_PARTS}
+
+
+def _stacked(place: int, seconds: Mapping[StepPart, float], tallest: float) -> list[dict[str, Any]]:
+    """The rectangles of one column, from the bottom up, in the order of a step."""
+    bars, top = [], 100.0
+    for part in STEP_PARTS:
+        height = 100 * seconds[part] / tallest
+        top -= height
+        if height:
+            bars.append({"part": part, "x": place, "y": round(top, 2), "height": round(height, 2)})
+    return bars
 
 
 def sparkline(values: Sequence[float | None], width: int = 120, height: int = 28) -> str:

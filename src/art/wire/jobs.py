@@ -14,7 +14,7 @@ token by token. All batches of a job make one step.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, FiniteFloat, model_validator
 
@@ -113,6 +113,20 @@ class BalanceSheet(Strict):
     context: dict[str, ContextRow] = Field(default_factory=dict)
     """The samples behind the fates context and untrainable, by the reason why each is not trained
     (`art.wire.samples`). Their tokens sum to those of the two fates."""
+
+
+StepPart = Literal["client", "sampling", "queue", "prepare", "gradient", "save", "load", "canary"]
+STEP_PARTS: tuple[StepPart, ...] = get_args(StepPart)
+"""What the wall clock of a step is divided into (`art.server.step_times`), in the order of a step."""
+
+
+def part_metric(part: StepPart) -> str:
+    """Returns the name of a part's metric: its seconds.
+
+    >>> part_metric("sampling")
+    'time/step_sampling_s'
+    """
+    return f"time/step_{part}_s"
 
 
 class TrainResultInfo(Strict):

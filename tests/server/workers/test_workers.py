@@ -75,7 +75,7 @@ async def test_a_worker_that_refuses_is_quoted(spec: Specs) -> None:
 
 async def test_a_worker_that_is_never_ready_is_killed_at_its_deadline(spec: Specs) -> None:
     others = set(psutil.Process().children())  # workers that other tests keep
-    with pytest.raises(DeadlineError, match=r"'echo' was not ready within 1\.5 s"):
+    with pytest.raises(DeadlineError, match=r"'echo' was not ready within 1\.5 s \(setting control\.start"):
         await Worker.start(spec("never ready", start_deadline=1.5, stop_deadline=0.2))
     children = set(psutil.Process().children()) - others
     assert not [child for child in children if child.status() != psutil.STATUS_ZOMBIE]

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import psutil
 import torch
 from safetensors import SafetensorError, safe_open
 
 from art.errors import ConfigurationError
+from art.process.threads import CGROUPS, PROC, control_groups
 from art.wire.records import Bits
 
 GIB = 2**30
-PROC = Path("/proc/self")
-CGROUPS = Path("/sys/fs/cgroup")
 V2 = ("memory.max", "memory.current", "inactive_file")
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 """Of a control group: the files of its limit and its use, and what of the use the kernel gives back."""
@@ -40,24 +39,9 @@ def cgroup_left(membership: Path, root: Path) -> int | None:
     """Returns the memory left by the limits of this process's control group and of those above it; None: no
     limit.
     """
-    if not membership.exists():
-        return None
-    left = []
-    for line in membership.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, names = root, V2
-        elif "memory" in controllers.split(","):
-            base, names = root / "memory", V1
-        else:
-            continue
-        inside = PurePosixPath(path.lstrip("/"))
-        # In a container the mount is often the group itself, whatever its path says.
-        for folder in [inside, *inside.parents]:
-            one = _left(base / folder, *names)
-            if one is not None:
-                left.append(one)
-    return min(left, default=None)
+    groups = control_groups(membership, root, "memory")
+    found = [_left(folder, *names) for folder in groups for names in (V2, V1)]
+    return min((left for left in found if left is not None), default=None)
 
 
 def _left(folder: Path, limit_file: str, use_file: str, given_back: str) -> int | None:

@@ -31,7 +31,8 @@ from art.engine.builtin.step_batch import (
 from art.engine.limits import longest_fixed
 from art.engine.protocol import Ranked
 from art.errors import ConfigurationError
-from art.process.resources import cpu_threads
+from art.process.environment import inherited_variables
+from art.process.threads import cpu_threads
 from art.wire.engine import BuiltinOptions
 from art.wire.records import Bits
 
@@ -139,7 +140,7 @@ def load_model(name: str, options: BuiltinOptions, bits: Bits = 16) -> CausalMod
         raise ConfigurationError(f"cannot load the base model {name!r}: {error}") from error
     module = place(module, device).eval().requires_grad_(False)
     widen(module)
-    threads = cpu_threads(options.threads, module.num_parameters())
+    threads = cpu_threads(options.threads, module.num_parameters(), inherited_variables())
     if threads is not None:
         torch.set_num_threads(threads)
     config = module.config.get_text_config()

@@ -23,9 +23,10 @@ import orjson
 from art.engine.vllm.options import VllmOptions
 from art.engine.vllm.runtime import MODULE, Runtime
 from art.errors import ConfigurationError
+from art.process.environment import inherited_variables
 from art.process.files import WorkerLog, write_whole
-from art.process.resources import cpu_threads
 from art.process.runtimes import ask_python
+from art.process.threads import OMP_NUM_THREADS, cpu_threads, thread_variables
 
 OURS = {
     "api_key": "each server has a random key of its own",
@@ -165,9 +166,10 @@ async def prepare_launch(
     device: str | None,
     *,
     images: bool = False,
+    copies: int = 1,
 ) -> Launch:
     """`folder`: private to this user, for the socket and temporary files. `device`: such as `cuda:1`.
-    `images`: prompts may hold some.
+    `images`: prompts may hold some. `copies`: servers like it on this machine, which divide its cores.
 
     Raises: ConfigurationError.
     """
@@ -187,7 +189,7 @@ async def prepare_launch(
         arguments += command_line(options.engine_args, await known_arguments(runtime))
     return Launch(
         command=[str(runtime.python), "-m", MODULE, *arguments],
-        environment=_environment(base_model, options, key, folder, where, sleeps=sleeps),
+        environment=_environment(base_model, options, key, folder, where, sleeps=sleeps, copies=copies),
         key=key,
         socket=socket,
         device=where,
@@ -220,7 +222,14 @@ def _arguments(
 
 
 def _environment(
-    base_model: str, options: VllmOptions, key: str, folder: Path, device: str, *, sleeps: bool
+    base_model: str,
+    options: VllmOptions,
+    key: str,
+    folder: Path,
+    device: str,
+    *,
+    sleeps: bool,
+    copies: int,
 ) -> dict[str, str]:
     variables: dict[str, Any] = {
         "VLLM_API_KEY": key,
@@ -240,9 +249,11 @@ def _environment(
         if options.engine_args.get("enforce_eager", True):
             # Its sampler compiles a helper at the first logprob, half a minute on a busy machine.
             variables["TORCHDYNAMO_DISABLE"] = "1"
-        threads = cpu_threads(options.threads, _parameters(base_model))
+        inherited = inherited_variables()
+        variables |= thread_variables(inherited, copies=copies)
+        threads = cpu_threads(options.threads, _parameters(base_model), inherited)
         if threads is not None:
-            variables["OMP_NUM_THREADS"] = threads
+            variables[OMP_NUM_THREADS] = threads
     return {name: str(value) for name, value in variables.items()}
 
 

@@ -239,7 +239,9 @@ async def start_vllm(order: ServerOrder) -> VllmServer:
     folder = Path(tempfile.mkdtemp(prefix="art-vllm-"))
     try:
         images = await asyncio.to_thread(sees_images, order.base_model)
-        launch = await prepare_launch(order.base_model, runtime, options, folder, order.device, images=images)
+        launch = await prepare_launch(
+            order.base_model, runtime, options, folder, order.device, images=images, copies=order.copies
+        )
         log = WorkerLog(order.log_path)
         process = await VllmProcess.start(launch.command, launch.environment, str(folder), log)
     except BaseException:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ConfigurationError, VerifierError
+from art.process.threads import usable_cores
 
 MB = 1 << 20
 
@@ -61,7 +62,7 @@ def process_count(at_once: int | None) -> int:
         raise ConfigurationError(
             f"at_once={at_once!r}: at least 1 process is needed; None takes the machine's cores"
         )
-    return at_once or os.cpu_count() or 1
+    return at_once or usable_cores()
 
 
 LINE_BYTES = 5 << 20

@@ -1,7 +1,8 @@
 """Checks that sampler and trainer compute the same: the parity gate at the start, the canary before each step
 is served.
 
-The canary: two questions about fixed ids are answered before a step is served.
+The canary: two questions about fixed ids are answered before a step is served. The rows stay the same from
+step to step, so that the scores after one step are those before the next.
 
     agreement   |engine - trainer| of the new step     mean and max below their limits
     movement    the trainer's scores moved since the step before, so the engine's must not be bit-equal to
@@ -145,6 +146,17 @@ class Canary:
         return agreement
 
 
+def next_canary(canary: Canary, engines: Mapping[int, Scores], trainer: Scores) -> Canary | None:
+    """The canary of the next step: the same rows, with the scores that this step was found to have.
+
+    None where the trainer's scores of these rows did not move: other rows are to show the next step.
+    """
+    before = canary.trainer_before
+    if before is not None and score_difference(trainer, before).max <= _VISIBLE:
+        return None
+    return Canary(rows=canary.rows, engine_before=dict(engines), trainer_before=trainer)
+
+
 def _cause(engine: Scores, before: Scores | None) -> str:
     if before is not None and score_difference(engine, before).max == 0.0:
         return "The engine still computes the step before: the new adapter had no effect."
@@ -154,7 +166,7 @@ def _cause(engine: Scores, before: Scores | None) -> str:
     )
 
 
-def canary_rows(sequences: Iterable[Sequence[int]], *, rows: int = 4, tokens: int = 64) -> list[list[int]]:
+def canary_rows(sequences: Iterable[Sequence[int]], *, rows: int = 4, tokens: int = 16) -> list[list[int]]:
     """The ends of the first few distinct sequences, behind their images: a canary must be cheap."""
     chosen: dict[tuple[int, ...], None] = {}
     for sequence in sequences:
@@ -170,7 +182,8 @@ def canary_rows(sequences: Iterable[Sequence[int]], *, rows: int = 4, tokens: in
 
 _log = logging.getLogger(__name__)
 
-ROWS, TOKENS = 4, 64
+TOKENS = (64, 16, 16, 16)
+"""Scored tokens of each row: one sees positions far from the first, the others are other texts."""
 _SEED = 20
 _ALIKE = 0.9
 """Correlation from which an adapter's effect is taken for another one times a factor."""
@@ -302,8 +315,11 @@ def judge_parity(parity: Parity, base_model: str, *, refuse: bool) -> None:
 def probe_rows(greeting: Sequence[int], vocab_size: int) -> list[list[int]]:
     """Fixed ids: what a chat begins with, then anything from the vocabulary."""
     drawn = random.Random(_SEED)
-    start = list(greeting)[: TOKENS // 2]
-    return [[*start, *drawn.choices(range(vocab_size), k=TOKENS + 1 - len(start))] for _ in range(ROWS)]
+    starts = [list(greeting)[: tokens // 2] for tokens in TOKENS]
+    return [
+        [*start, *drawn.choices(range(vocab_size), k=tokens + 1 - len(start))]
+        for start, tokens in zip(starts, TOKENS, strict=True)
+    ]
 
 
 def difference_figures(one: Scores, other: Scores) -> tuple[float, float]:

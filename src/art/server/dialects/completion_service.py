@@ -210,7 +210,8 @@ class CompletionService:
             owner=prepared.owner,
         )
         try:
-            with self._in_flight.count_request(prepared.tenant):
+            clock = self.catalog.clock(target.project, target.name)
+            with self._in_flight.count_request(prepared.tenant), clock.sampling():
                 async with aclosing(target.engine.generate(asked)) as stream:  # type: ignore[type-var]
                     async for delta in stream:
                         completion.token_ids.extend(delta.token_ids)

@@ -23,7 +23,7 @@ from art.batch.encode import encode_batch
 from art.errors import RequestError, TrainingError
 from art.rendering.chat_renderer import ChatRenderer, Message, Tool
 from art.server.chat.messages import read_messages, read_tools
-from art.server.checkpoints.sampler_agreement import canary_rows
+from art.server.checkpoints.sampler_agreement import Canary, canary_rows
 from art.server.jobs.job_store import TrainingJob
 from art.server.jobs.step_job import StepJob
 from art.server.ledger.face import SampleLedger
@@ -245,14 +245,16 @@ class SftJob(StepJob):
         if (before := await self.committed()) is not None:
             return before
         opened = await self.open()
-        canary = await self.canary(opened, canary_rows(await self.some_ids()))
+        canary: Canary | None = None
         waiting: _Update | None = None  # until it is known whether it is the last one
         async for update in self._updates():
+            if canary is None:
+                canary = await self.canary(opened, canary_rows(await self.some_ids()))
             if waiting is not None:
                 await self._train(opened, waiting, last=False)
             waiting = update
-        if waiting is None:
-            return await self.carry_forward(opened.step, canary, self._metrics(), self._sheet)
+        if waiting is None or canary is None:
+            return await self.carry_forward(opened.step, self._metrics(), self._sheet)
         await self._train(opened, waiting, last=True)
         return await self.finish(opened, canary, self._metrics(), self._sheet)
 
@@ -317,7 +319,8 @@ class SftJob(StepJob):
         )
         await self.progress("training", done=update.number, total=len(self.request.batches))
         await self.served.workers.rest()
-        result = await opened.trainer.train(encode_batch(batch, request), self.report_progress)
+        with self.served.clock.part("gradient"):
+            result = await opened.trainer.train(encode_batch(batch, request), self.report_progress)
         expected = step + 1 if last else step
         if result.step != expected:
             raise TrainingError(

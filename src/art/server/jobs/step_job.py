@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 from art.errors import ARTError, RequestError
@@ -54,15 +56,20 @@ class StepJob(ABC):
         return opened
 
     async def canary(self, opened: TrainedModel, rows: Sequence[list[int]]) -> Canary:
-        """Rows to check the new step with, scored under the step before while nobody waits for them."""
+        """Rows to check the new step with, and their scores under the step before: those that this one was
+        checked with, or the job's own.
+        """
         served = self.served
+        if (known := served.canary(opened.step)) is not None:
+            return known
         if not rows:
             return Canary(rows=[[0, 0]])
-        trainer = await opened.score(rows)
         adapter = served.loaded().get(opened.step)
         if adapter is None:
             return Canary(rows=rows)
-        engine = await served.workers.engine.score_each(adapter, rows)
+        scoring = opened.score(rows), served.workers.engine.score_each(adapter, rows)
+        with served.clock.part("canary"):
+            trainer, engine = await asyncio.gather(*scoring)
         return Canary(rows=rows, engine_before=engine, trainer_before=trainer)
 
     async def report_progress(self, done: int, total: int) -> None:
@@ -76,22 +83,24 @@ class StepJob(ABC):
         step = opened.step + 1
         result = self._result(step, {**metrics, "trained": 1.0}, sheet)
         promoted = await self.served.promote(opened, step, canary, self._note(result), self.progress)
-        return result.model_copy(update={"metrics": {**result.metrics, **promotion_metrics(promoted)}})
+        return self._timed(result, promotion_metrics(promoted))
 
     async def carry_forward(
-        self, step: int, canary: Canary, metrics: Mapping[str, float], sheet: BalanceSheet
+        self, step: int, metrics: Mapping[str, float], sheet: BalanceSheet
     ) -> TrainResultInfo:
         """Advances the step with the same weights when there is nothing to train, so that loops of
         steps end.
         """
         served, result = self.served, self._result(step + 1, {**metrics, "trained": 0.0}, sheet)
         await self.progress("saving")
-        served.checkpoints.carry_forward(step)
-        served.checkpoints.commit(step + 1, self._note(result))
-        opened = await served.workers.trainers.open(served.model, served.checkpoints)
-        scores = await opened.score(canary.rows)
-        await served.serve(step + 1, Canary(rows=canary.rows), scores, progress=self.progress)
-        return result
+        with served.clock.part("save"):
+            served.checkpoints.carry_forward(step)
+            served.checkpoints.commit(step + 1, self._note(result))
+        if step in served.loaded():
+            await served.serve_unmoved(step + 1, progress=self.progress)
+        else:
+            await self._serve_checked(step + 1)
+        return self._timed(result)
 
     async def committed(self) -> TrainResultInfo | None:
         """The result where the step was committed before a crash: it is served, nothing is trained. Else
@@ -103,11 +112,23 @@ class StepJob(ABC):
             return None
         served, step = self.served, note.result.step
         if step == served.checkpoints.newest() and step not in served.loaded():
-            opened = await served.workers.trainers.open(served.model, served.checkpoints)
-            rows = canary_rows(await self.some_ids()) or [[0, 0]]
-            scores = await opened.score(rows)
-            await served.serve(step, Canary(rows=rows), scores, progress=self.progress)
+            await self._serve_checked(step)
         return note.result
+
+    async def _serve_checked(self, step: int) -> None:
+        """Serve the newest checkpoint, of whose weights before nothing is known."""
+        served = self.served
+        opened = await served.workers.trainers.open(served.model, served.checkpoints)
+        rows = canary_rows(await self.some_ids()) or [[0, 0]]
+        scores = await opened.score(rows)
+        await served.serve(step, Canary(rows=rows), scores, progress=self.progress)
+
+    def _timed(
+        self, result: TrainResultInfo, metrics: Mapping[str, float] = MappingProxyType({})
+    ) -> TrainResultInfo:
+        """Returns the result with these metrics, and with where the seconds since the step before went."""
+        timed = {**result.metrics, **metrics, **self.served.clock.take()}
+        return result.model_copy(update={"metrics": timed})
 
     def _note(self, result: TrainResultInfo) -> JobNote:
         return JobNote(job_id=self.job.job_id, result=result, reward=self.mean_reward(), kind=self.kind)

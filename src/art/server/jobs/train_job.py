@@ -339,13 +339,13 @@ class TrainJob(StepJob):
         )
         refuse_untrainable(rows, batch.sheet)
         batch = await self._with_images(batch)
-        samples = (row for group in rows for rollout in group.rollouts for row in rollout.samples)
-        seen = ([*row.prompt_ids, *row.completion_ids] for row in samples)
-        canary = await self.canary(opened, canary_rows(seen))
         judged = judge_figures(self.request.groups)
         if batch.empty:
             await self._keep_rollouts(opened.step + 1, rows, batch)
-            return await self.carry_forward(opened.step, canary, {**judged, **batch.metrics}, batch.sheet)
+            return await self.carry_forward(opened.step, {**judged, **batch.metrics}, batch.sheet)
+        samples = (row for group in rows for rollout in group.rollouts for row in rollout.samples)
+        seen = ([*row.prompt_ids, *row.completion_ids] for row in samples)
+        canary = await self.canary(opened, canary_rows(seen))
         if teacher is not None:
             batch = await _taught(batch, teacher)
         reference = await opened.trainer.find_reference(reference)
@@ -353,7 +353,8 @@ class TrainJob(StepJob):
         await self.progress("training")
         body = await asyncio.to_thread(encode_batch, batch, request)
         await self.served.workers.rest()
-        trained = await opened.trainer.train(body, self.report_progress)
+        with self.served.clock.part("gradient"):
+            trained = await opened.trainer.train(body, self.report_progress)
         if trained.step != opened.step + 1 and trained.metrics.get(UPDATES):
             raise TrainingError(
                 f"the trainer is at step {trained.step} after training step {opened.step + 1}"
@@ -366,7 +367,7 @@ class TrainJob(StepJob):
         await self._keep_rollouts(opened.step + 1, rows, batch, masked=not trained.metrics[UPDATES])
         metrics = {**judged, **batch.metrics, **policy_ages(rows, opened.step), **trained.metrics}
         if not metrics[UPDATES]:
-            return await self.carry_forward(opened.step, canary, metrics, masked(batch.sheet))
+            return await self.carry_forward(opened.step, metrics, masked(batch.sheet))
         return await self.finish(opened, canary, metrics, batch.sheet)
 
     async def _keep_rollouts(

@@ -37,6 +37,7 @@ from art.server.jobs.train_job import TrainJob, reference_folder
 from art.server.ledger.face import SampleLedger
 from art.server.promotion.promote import Progress, ServedModel, ServedModels
 from art.server.settings import ControlSettings, TeacherSettings
+from art.server.step_times import StepClock
 from art.wire.jobs import JobEvent, JobInfo, SftJobRequest, TrainResultInfo
 
 _log = logging.getLogger(__name__)
@@ -64,8 +65,11 @@ class TrainingJobs:
         trainer_of: Callable[[str, str], str],
         worker_failed: WorkerFailed,
         settings: ControlSettings,
+        clock_of: Callable[[str, str], StepClock] = lambda project, name: StepClock(),
     ) -> None:
+        """clock_of: where the time of the steps of a project's model is booked."""
         self.store = store
+        self._clock_of = clock_of
         self._run = run
         self._trainer_of = trainer_of
         self._worker_failed = worker_failed
@@ -187,6 +191,7 @@ class TrainingJobs:
         trainer = self._trainer_of(ticket.project, ticket.name)
         turns = self._queues.setdefault(trainer, JobQueue())
         turns.put(ticket)
+        self._clock_of(ticket.project, ticket.name).queue(1)
         self._unfinished[ticket.model] += 1
         if trainer not in self._runners:
             self._runners[trainer] = asyncio.create_task(self._work(turns), name=f"jobs of {trainer}")
@@ -195,6 +200,7 @@ class TrainingJobs:
         """Run one job after the other; again from the last committed step when a worker failed under it."""
         while True:
             ticket = await turns.take_next()
+            self._clock_of(ticket.project, ticket.name).queue(-1)
             async with self._until_ended(ticket) as ended:
                 job = await self.store.job(ticket.job_id)
                 while ended.result is None:
@@ -313,9 +319,9 @@ class JobRunner:
     async def run(self, job: TrainingJob, progress: Progress) -> TrainResultInfo:
         """Raises subclasses of ARTError by name. After a worker failed it may be run again."""
         served = await self._served.ensure_served(self._models.get(job.project, job.name))
-        async with served.workers.training:
+        async with served.its_turn():
             try:
-                with self._in_use.using(_reference_of(job, served)):
+                with self._in_use.using(_reference_of(job, served)), served.clock.part("prepare"):
                     return await self._step_job(job, served, progress).run()
             except BaseException:
                 # The trainer may hold a step that was never committed.

@@ -28,6 +28,7 @@ from art.server.checkpoints.sampler_agreement import (
     Scores,
     canary_limits,
     check_finite,
+    next_canary,
 )
 from art.server.settings import ControlSettings
 from art.server.tenancy import tenant_of
@@ -84,7 +85,10 @@ class ServedModel:
         self.settings = settings
         self.phases: list[str] = []
         """What was done to serve it, in words."""
+        self.clock = catalog.clock(model.project, model.name)
         self._limits: CanaryLimits | None = None
+        self._canary: tuple[str, Canary] | None = None
+        """The newest adapter that a job made, and the rows that it was checked with, with its scores."""
         self._dropping: set[asyncio.Task[None]] = set()
 
     async def bring_up(self, rows: Sequence[Sequence[int]]) -> int:
@@ -100,6 +104,16 @@ class ServedModel:
             scores = await opened.score(rows)
         await self.serve(opened.step, canary, scores, set_aside=False)
         return opened.step
+
+    @contextlib.asynccontextmanager
+    async def its_turn(self) -> AsyncIterator[None]:
+        """The trainer is this model's inside the block."""
+        with self.clock.part("queue"):
+            await self.workers.training.acquire()
+        try:
+            yield
+        finally:
+            self.workers.training.release()
 
     async def promote(
         self, opened: TrainedModel, step: int, canary: Canary, note: JobNote, progress: Progress
@@ -125,11 +139,13 @@ class ServedModel:
 
     async def save(self, opened: TrainedModel, step: int, canary: Canary, note: JobNote | None) -> Scores:
         """Write and commit the checkpoint. Returns the trainer's scores of the canary's rows."""
-        folder = self.checkpoints.fresh_folder(step)
-        await opened.save(folder)
-        await self._may_commit()
-        commit = asyncio.to_thread(self.checkpoints.commit, step, note)
-        scores, _ = await asyncio.gather(opened.score(canary.rows), commit)
+        with self.clock.part("save"):
+            folder = self.checkpoints.fresh_folder(step)
+            await opened.save(folder)
+            await self._may_commit()
+        with self.clock.part("canary"):
+            commit = asyncio.to_thread(self.checkpoints.commit, step, note)
+            scores, _ = await asyncio.gather(opened.score(canary.rows), commit)
         opened.step = step
         return scores
 
@@ -157,18 +173,52 @@ class ServedModel:
         # From now on: a replica that starts again before the canary has ended must reproduce them, too.
         self.workers.engines.checked(adapter, canary.rows, trainer, limits)
         await progress("loading")
-        await self.load(step)
+        with self.clock.part("load"):
+            await self.load(step)
         await progress("checking")
-        scored = await self.workers.engine.score_each(adapter, canary.rows)
+        with self.clock.part("canary"):
+            scored = await self.workers.engine.score_each(adapter, canary.rows)
         try:
             agreement = canary.check(adapter, scored, trainer, limits)
         except CanaryError as error:
             if not set_aside:
                 raise
             raise await self._reject(step, adapter, error) from error
+        if set_aside:
+            following = next_canary(canary, scored, trainer)
+            self._canary = None if following is None else (adapter, following)
+        self._publish(step, adapter)
+        return adapter, agreement
+
+    async def serve_unmoved(self, step: int, *, progress: Progress = ignore_progress) -> None:
+        """Load a committed step whose weights are those of the step before, which is served, and move the
+        alias. No canary: nothing moved that the engine could have missed.
+
+        A replica that starts again is held to the scores of the step before.
+        """
+        before, adapter = self.loaded()[step - 1], self.adapter_name(step)
+        await self.workers.wake()
+        if before is not None:
+            self.workers.engines.checked_alike(adapter, before)
+        await progress("loading")
+        with self.clock.part("load"):
+            await self.load(step)
+        if self._canary is not None and self._canary[0] == before:
+            self._canary = adapter, self._canary[1]
+        self._publish(step, adapter)
+
+    def canary(self, step: int) -> Canary | None:
+        """The rows that this step was checked with when it was served, with its scores; None: it is another
+        step that is known, or none.
+        """
+        adapter = self.loaded().get(step)
+        if self._canary is None or self._canary[0] != adapter:
+            return None
+        return self._canary[1]
+
+    def _publish(self, step: int, adapter: str) -> None:
         self.catalog.publish(self.model.project, self.model.name, self.model.base_model, step, adapter)
         self._drop_old()
-        return adapter, agreement
 
     async def load(self, step: int) -> str:
         """Load a committed step into the engine. Returns the adapter's name, which belongs to these weights
@@ -324,6 +374,7 @@ class ServedModels:
             await workers.require_parity(model.lora, rows[0], begin_phase)
             begin_phase(f"serving step {served.checkpoints.newest() or 0}")
             await served.bring_up(rows)
+        served.clock.take()  # the first step begins now
         return served
 
     def opening(self, model: Registration) -> asyncio.Lock:

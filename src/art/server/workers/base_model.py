@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,6 +123,7 @@ class EngineWorkers:
                     options=checked,
                     log_path=spec.log_path,
                     replica=number,
+                    copies=options.replicas,
                     device=options.device(number),
                     start_deadline=spec.start_deadline,
                     deadlines=deadlines,
@@ -149,6 +150,7 @@ class EngineWorkers:
             command=module_command(kind.module),
             config=config,
             gpus=gpus_together(checked),
+            copies=1 if options.in_cluster else options.replicas,
             layout=layout,
             settings=self._settings,
             when_up=lambda worker: self._join_pool(
@@ -213,6 +215,11 @@ class EngineWorkers:
     def checked(self, adapter: str, rows: Rows, scores: Scores, limits: CanaryLimits) -> None:
         """The trainer's scores: each replica that starts again is held to them."""
         self._checked[adapter] = _Checked(rows=rows, scores=scores, limits=limits)
+
+    def checked_alike(self, adapter: str, other: str) -> None:
+        """Holds each replica that starts again to the other adapter's scores, whose weights are the same."""
+        if (known := self._checked.get(other)) is not None:
+            self._checked[adapter] = known
 
     def unloader(self, adapter: str) -> Unload:
         """Returns a function that unloads this load of an adapter: it does nothing if the adapter was loaded
@@ -326,9 +333,14 @@ class BaseModelWorkers:
         Raises WorkerError, DeadlineError, ConfigurationError.
         """
         first = self.trainers.supervisor.state == "new"
-        results = await asyncio.gather(
-            self.engines.start(), self.trainers.supervisor.start(), return_exceptions=True
-        )
+        try:
+            results = await asyncio.gather(
+                self.engines.start(), self.trainers.supervisor.start(), return_exceptions=True
+            )
+        except asyncio.CancelledError:
+            if first:
+                await self.close()
+            raise
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             if first:
@@ -465,15 +477,29 @@ class ServerWorkers:
             base, options=self._options, layout=self._layout, settings=self._settings, restarted=restarted
         )
         begin_phase(f"loading the tokenizer of {base.name}")
-        renderer = await asyncio.to_thread(_renderer, base)
         begin_phase(f"loading {base.name} into engine and trainer")
-        await workers.start()
+        renderer = await self._load_beside(workers.start(), base)
         info = await workers.engine.info()
         self._catalog.add_base(
             base.name, workers.engine, renderer, max_context=info.max_context, aliases=base.aliases
         )
         self._by_base[base.name] = workers
         return workers
+
+    @staticmethod
+    async def _load_beside(start: Coroutine[Any, Any, None], base: BaseModel) -> ChatRenderer:
+        """The tokenizer of a base model, loaded while its workers start. When it cannot be loaded, their
+        start is broken off.
+        """
+        starting = asyncio.create_task(start)
+        try:
+            renderer = await asyncio.to_thread(_renderer, base)
+        except BaseException:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            raise
+        await starting
+        return renderer
 
     def health(self) -> dict[str, Any]:
         """The state of the workers of each base model."""

@@ -77,7 +77,8 @@ class GangLaunch:
         name = spec.name if rank == 0 else f"{spec.name}-rank{rank}"
         log = spec.log_path.with_name(spec.log_path.name.replace(spec.name, name, 1))
         config = {**spec.config, "gang": told.model_dump(mode="json")}
-        return replace(spec, name=name, log_path=log, config=config, gang=place)
+        copies = ranks.ranks // ranks.nodes
+        return replace(spec, name=name, log_path=log, config=config, gang=place, copies=copies)
 
 
 async def _meeting_point(leader: RunningWorker) -> str:

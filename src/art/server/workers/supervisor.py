@@ -272,6 +272,7 @@ def supervise(
     command: Sequence[str] = (),
     config: Mapping[str, Any] = MappingProxyType({}),
     gpus: int = 1,
+    copies: int = 1,
     layout: DataLayout,
     settings: ControlSettings,
     when_up: WhenUp[W],
@@ -280,8 +281,8 @@ def supervise(
 ) -> Supervisor[W]:
     """Returns the supervisor of the process that `start` starts; it is not started yet.
 
-    command, config, gpus: of a worker of ours, its command line, its start line without a key, and the GPUs
-    that it computes on together.
+    command, config, gpus, copies: of a worker of ours, its command line, its start line without a key, the
+    GPUs that it computes on together, and how many like it divide the cores of its machine.
     watch: see `Supervisor`.
     """
     spec = WorkerSpec(
@@ -289,6 +290,7 @@ def supervise(
         command=command,
         config=config,
         gpus=gpus,
+        copies=copies,
         log_path=layout.log_file(name),
         start_deadline=settings.start,
         stop_deadline=settings.stop,

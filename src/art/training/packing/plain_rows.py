@@ -54,10 +54,18 @@ def pack_rows(
 
 
 def group_rows(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Rows of similar length together, at most `budget` tokens with padding; a longer row is alone."""
+    """Rows of similar length together, at most `budget` tokens with padding; a longer row is alone.
+
+    No more than half is padding.
+
+    >>> group_rows([17, 65, 17, 17], 8192)
+    [[0, 2, 3], [1]]
+    """
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda at: lengths[at]):
-        if batches and (len(batches[-1]) + 1) * lengths[index] <= budget:
+        filled = lengths[index] + (sum(lengths[at] for at in batches[-1]) if batches else 0)
+        padded = lengths[index] * (len(batches[-1]) + 1) if batches else 0
+        if batches and padded <= min(budget, 2 * filled):
             batches[-1].append(index)
         else:
             batches.append([index])

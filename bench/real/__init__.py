@@ -1,0 +1,1 @@
+"""Speed at real size: SmolLM2-135M on the CPU, beside what a user would take instead and its limits."""
