@@ -140,10 +140,10 @@ def front_table(examples: Sequence[Example], everything: Mapping[Example, Measur
     return "\n".join(lines) + "\n"
 
 
-def replace_between_marks(path: Path, text: str) -> None:
-    """Writes the text between the marks of a page. Raises ValueError where it lacks them."""
+def replace_between_marks(path: Path, text: str, *, name: str = "results") -> None:
+    """Writes the text between the marks of that name of a page. Raises ValueError where it lacks them."""
     page = path.read_text(encoding="utf-8")
-    begin, end = MARKS
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     if begin not in page or end not in page:
         raise ValueError(f"{path} lacks the lines {begin} and {end}, between which the results stand")
     made = re.sub(
