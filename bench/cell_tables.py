@@ -11,11 +11,10 @@ from statistics import fmean
 
 from art.runs.comparison import Estimate
 from bench.cells import MODEL, RECORDS, Cell, Record, read_records, run_missing
-from bench.example_pages import replace_between_marks, said
-from bench.examples import ROOT
+from bench.marked_pages import replace_between_marks, said
 from bench.rows import Row, write_rows
 
-PAGE = ROOT / "docs" / "internals" / "benchmarks.md"
+PAGE = Path(__file__).parents[1] / "docs" / "internals" / "benchmarks.md"
 Way = tuple[str, str, str]
 """A task, a method and a variant: its cells differ by their seeds."""
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from art.process.files import write_whole
-from bench.examples import machine
+from bench.rows import machine
 
 RECORDS = Path(__file__).parent / "records"
 MODEL = "art/smollm2"

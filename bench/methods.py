@@ -182,17 +182,24 @@ async def choose_prompt(learner: Learner) -> Measured:
 
 
 async def learn_by_rewards(learner: Learner) -> Measured:
-    """GRPO. settings: groups, group_size, steps (at most), and the keywords of `train`."""
+    """GRPO. settings: groups, group_size, steps (at most), demonstrations (to begin with), sft_rate, and the
+    keywords of `train`.
+    """
     settings = dict(learner.cell.settings)
     steps = settings.pop("steps", math.inf)
+    shown, rate = settings.pop("demonstrations", 0), settings.pop("sft_rate", 3e-4)
     groups, group_size = settings.pop("groups", 8), settings.pop("group_size", 8)
     sampler = ScenarioSampler(
         learner.environment.scenarios("train"), key=lambda one: one.id, seed=learner.cell.seed
     )
 
     async def step(number: int) -> bool:
-        rolled_out = await learner.gather(sampler.draw(number, groups), group_size)
-        await learner.model.train(rolled_out, **settings)
+        if number == 0 and shown:
+            rows = learner.task.demonstrations(learner.cell.seed, shown)
+            await learner.model.train_sft(rows, art.TrainSFTConfig(learning_rate=rate, batch_size=4))
+        else:
+            rolled_out = await learner.gather(sampler.draw(number, groups), group_size)
+            await learner.model.train(rolled_out, **settings)
         return number + 1 < steps
 
     await learner.repeat(step)

@@ -15,7 +15,9 @@ from typing import Any
 
 from bench.cell_tables import run_bench, skill_table
 from bench.cells import Cell, Record
+from bench.example_pages import write_pages
 from bench.example_tasks import ExampleTask
+from bench.examples import all_examples
 
 SEEDS = {"extract_json": 3, "guess_number": 3, "shopping_agent": 1, "reasoning_puzzles": 1}
 SECONDS = 720.0
@@ -23,9 +25,9 @@ SECONDS = 720.0
 
 def program_settings(task: str) -> dict[str, Any]:
     """Returns the defaults of the example's program."""
-    options = ExampleTask.find(task).program.read_options([])
-    names = ("steps", "groups", "group_size", "learning_rate")
-    return {name: getattr(options, name) for name in names}
+    options = vars(ExampleTask.find(task).program.read_options([]))
+    names = ("steps", "groups", "group_size", "learning_rate", "demonstrations", "sft_rate")
+    return {name: options[name] for name in names if name in options}
 
 
 def cells(_: str, __: Sequence[Record]) -> list[Cell]:
@@ -45,5 +47,10 @@ def cells(_: str, __: Sequence[Record]) -> list[Cell]:
     ]
 
 
-if __name__ == "__main__":
+def main() -> None:
     run_bench("skills", cells, skill_table, about=__doc__)
+    write_pages([one for one in all_examples() if one.cells])
+
+
+if __name__ == "__main__":
+    main()

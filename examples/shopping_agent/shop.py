@@ -92,9 +92,9 @@ SHOWN = (
     Purchase(question="How much are 2 spoons?", item="spoon", count=2, price=11),
 )
 """Items that no scenario has."""
-PROMPTS = ("one example", "the tools alone", "two examples")
+PROMPTS = ("the tools alone", "one example", "two examples")
 """Ways to ask, the first of which is trained: so many questions stand before this one, with their calls."""
-EXAMPLES = (1, 0, 2)
+EXAMPLES = (0, 1, 2)
 
 
 class ShopWorld:

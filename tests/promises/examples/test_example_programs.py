@@ -11,7 +11,6 @@ from pathlib import Path
 from runpy import run_path
 
 import pytest
-from bench.example_pages import MARKS
 from bench.examples import Example, all_examples
 
 EXAMPLES = all_examples()
@@ -66,9 +65,9 @@ def test_a_program_has_the_options_of_all(example: Example, monkeypatch: pytest.
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_a_readme_has_a_place_for_the_results(example: Example) -> None:
     readme = (example.folder / "README.md").read_text(encoding="utf-8")
-    assert readme.count(MARKS[0]) == readme.count(MARKS[1]) == 1
+    assert readme.count("<!-- results -->") == readme.count("<!-- /results -->") == 1
     assert f"examples/{example.folder.name}/{example.program.name}" in readme
-    assert 0 < example.minutes <= 5
+    assert 0 < example.minutes <= 12
 
 
 @pytest.mark.slow
