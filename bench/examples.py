@@ -57,7 +57,9 @@ class Example:
     minutes: float
     arguments: tuple[str, ...] = ()
     short: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """`arguments` and `gain` of the run in CI; `metric`, where another one shows more in so few steps."""
+    """`arguments` and `gain` of the run in CI; `metric`, where another one shows more in so few steps;
+    `resumes = false`, where another program shows that such a one goes on where it stopped.
+    """
     references: str | None = None
     file: str | None = None
     """The program's name, where it is not the folder's."""

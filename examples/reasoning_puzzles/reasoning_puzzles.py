@@ -17,14 +17,23 @@ import art
 from art.environments.adapters.reasoning_gym import ReasoningGymEnvironment
 from art.local import LocalBackend
 
-DATASET, CONFIG = "chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
-MAX_TOKENS = 8
-PROMPTS = (
-    "Answer with a number alone. Example: 3 + 4 = 7",
-    "Answer the question. Write the final answer between <answer> and </answer>.",
-    "Reply with the number alone.",
+DATASET, CONFIG = "gcd", {"min_value": 1, "max_value": 30}
+MAX_TOKENS = 6
+QUESTION = (
+    "Find the Greatest Common Divisor (GCD) of these numbers: {}. Give only the GCD as your final answer."
 )
-"""Ways to ask, the first of which is trained."""
+EXAMPLES = [
+    (QUESTION.format("40, 35"), "5"),
+    (QUESTION.format("44, 33"), "11"),
+    (QUESTION.format("49, 36"), "1"),
+]
+"""Numbers that no question has."""
+PROMPTS = (
+    {"system_prompt": "Reply with the answer alone.", "examples": EXAMPLES},
+    {"system_prompt": "Reply with the answer alone."},
+    {},
+)
+"""Ways to ask, the first of which is trained; the last is the adapter's own, with <answer> and </answer>."""
 
 # %% [markdown]
 # The environment. The reward is the library's own score of the answer.
@@ -33,7 +42,7 @@ PROMPTS = (
 # %%
 class PuzzleEnvironment(ReasoningGymEnvironment):
     def __init__(self, prompt: int = 0) -> None:
-        super().__init__(DATASET, system_prompt=PROMPTS[prompt], train=2000, val=128, **CONFIG)
+        super().__init__(DATASET, train=600, val=128, **PROMPTS[prompt], **CONFIG)
 
 
 # %% [markdown]
