@@ -137,16 +137,15 @@ class Learner:
         self.rewards.append(round(fmean(float(one.reward) for one in played), 4))
         return groups
 
-    async def repeat(self, step: Callable[[int], Awaitable[bool]]) -> None:
-        """Makes steps until the next would end after the cell's seconds, or one returns False.
+    async def repeat(self, step: Callable[[int], Awaitable[None]], *, most: float = math.inf) -> None:
+        """Makes steps, at most so many, until the next would end after the cell's seconds.
 
         Evaluates on the way, at equal parts of the seconds.
         """
         due = [self.cell.seconds * part / EVALUATIONS for part in range(1, EVALUATIONS)]
-        going = True
-        while going and self.clock.seconds + self._longest <= self.cell.seconds:
+        while self.steps < most and self.clock.seconds + self._longest <= self.cell.seconds:
             begin = self.clock.seconds
-            going = await step(self.steps)
+            await step(self.steps)
             self.steps += 1
             self._longest = max(self._longest, self.clock.seconds - begin)
             if due and self.clock.seconds >= due[0]:
@@ -193,29 +192,31 @@ async def learn_by_rewards(learner: Learner) -> Measured:
         learner.environment.scenarios("train"), key=lambda one: one.id, seed=learner.cell.seed
     )
 
-    async def step(number: int) -> bool:
+    async def step(number: int) -> None:
         if number == 0 and shown:
             rows = learner.task.demonstrations(learner.cell.seed, shown)
             await learner.model.train_sft(rows, art.TrainSFTConfig(learning_rate=rate, batch_size=4))
         else:
             rolled_out = await learner.gather(sampler.draw(number, groups), group_size)
             await learner.model.train(rolled_out, **settings)
-        return number + 1 < steps
 
-    await learner.repeat(step)
+    await learner.repeat(step, most=steps)
     return await learner.measured()
 
 
 async def learn_by_rejection(learner: Learner) -> Measured:
-    """Best of so many, then fine-tuning on it. settings: groups, group_size, learning_rate, batch_size."""
+    """Best of so many, then fine-tuning on it. settings: groups, group_size, steps (at most), learning_rate,
+    batch_size.
+    """
     settings = dict(learner.cell.settings)
+    steps = settings.pop("steps", math.inf)
     groups, group_size = settings.pop("groups", 16), settings.pop("group_size", 8)
     sampler = ScenarioSampler(
         learner.environment.scenarios("train"), key=lambda one: one.id, seed=learner.cell.seed, thin=1.0
     )
     world: Any = learner.environment
 
-    async def step(number: int) -> bool:
+    async def step(number: int) -> None:
         scenarios = sampler.draw(number, groups)
         rolled_out = await learner.gather(scenarios, group_size)
         winners = [max(group, key=lambda one: float(one.reward)) for group in rolled_out]
@@ -226,9 +227,8 @@ async def learn_by_rejection(learner: Learner) -> Measured:
         ]
         if rows:
             await learner.model.train_sft(rows, art.TrainSFTConfig(**settings))
-        return True
 
-    await learner.repeat(step)
+    await learner.repeat(step, most=steps)
     return await learner.measured()
 
 
@@ -240,13 +240,12 @@ async def learn_by_demonstrations(learner: Learner) -> Measured:
     count, steps = settings.pop("rows", 32), settings.pop("steps", 6)
     rows = learner.task.demonstrations(learner.cell.seed, count * steps)
 
-    async def step(number: int) -> bool:
+    async def step(number: int) -> None:
         await learner.model.train_sft(
             rows[number * count : (number + 1) * count], art.TrainSFTConfig(**settings)
         )
-        return number + 1 < steps
 
-    await learner.repeat(step)
+    await learner.repeat(step, most=steps)
     return await learner.measured()
 
 

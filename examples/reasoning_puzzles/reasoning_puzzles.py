@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Puzzles of reasoning-gym
 #
-# A data set of reasoning-gym by its name: the library draws the questions and scores the answers (`pip
+# A dataset of reasoning-gym by its name: the library draws the questions and scores the answers (`pip
 # install "agent-reinforcement-trainer[reasoning-gym]"`). `art train` does the same without a program.
 #
 #     python examples/reasoning_puzzles/reasoning_puzzles.py
@@ -78,7 +78,7 @@ async def main(options: argparse.Namespace) -> None:
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train a model on a data set of reasoning-gym.")
+    parser = argparse.ArgumentParser(description="Train a model on a dataset of reasoning-gym.")
     parser.add_argument("--model", default="art/smollm2", help="the base: shipped, of the hub, a folder")
     parser.add_argument("--engine", default="builtin", choices=("builtin", "vllm"))
     parser.add_argument("--seed", type=int, default=0, help="of the first weights and the order of questions")
