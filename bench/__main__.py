@@ -35,7 +35,7 @@ BENCHES = (
     "gateways",
     "cluster",
 )
-ON_REQUEST = ("algorithms", "environments", "examples", "gpu", "kills", "ui")
+ON_REQUEST = ("algorithms", "environments", "examples", "gpu", "kills", "league", "skills", "sweep", "ui")
 """Only when named: long runs that write into docs, what needs libraries, CUDA or a browser."""
 
 

@@ -6,7 +6,6 @@ a line for each run, README.md a line for each folder, docs/assets/curves.svg a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -15,14 +14,14 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from art.runs.comparison import Estimate
-from bench.examples import PLAIN, ROOT, Example, Measured, all_examples, read_results
+from bench.cell_tables import skill_table
+from bench.examples import PLAIN, ROOT, Example, Measured, all_examples, read_results, read_skills
+from bench.marked_pages import replace_between_marks, said
 from bench.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MARKS = "<!-- results -->", "<!-- /results -->"
 ALL_CURVES = ROOT / "docs" / "assets" / "curves.svg"
 README = ROOT / "README.md"
 TABLE = ROOT / "docs" / "get-started" / "examples.md"
@@ -50,11 +49,14 @@ def write_pages(examples: Sequence[Example]) -> list[Row]:
             results, asked = read_results(folder), {one.variant for one in group}
             # The page has all variants of its folder, also those that were measured before.
             shown = {one: results[one.variant] for one in Example.read(folder) if one.variant in results}
+            parts = []
             if shown:
                 draw_chart(shown, folder / "chart.svg")
-                replace_between_marks(
-                    folder / "README.md", "![The chart](chart.svg)\n\n" + readme_table(shown)
-                )
+                parts.append(f"![The chart](chart.svg)\n\n{readme_table(shown)}")
+            if records := read_skills(folder.name):
+                parts.append(skill_table(records))
+            if parts:
+                replace_between_marks(folder / "README.md", "\n".join(parts))
             rows += [row_of(example, one) for example, one in shown.items() if example.variant in asked]
         everything = {
             example: results[example.variant]
@@ -80,15 +82,6 @@ def row_of(example: Example, measured: Measured) -> Row:
         goal=example.goal,
         at_most=example.lower_is_better,
     )
-
-
-def said(estimate: Estimate | None) -> str:
-    """The mean and its interval as a reader sees them."""
-    if estimate is None:
-        return ""
-    if estimate.low is None:
-        return f"{estimate.mean:.2f}"
-    return f"{estimate.mean:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
 def readme_table(shown: Mapping[Example, Measured]) -> str:
@@ -138,18 +131,6 @@ def front_table(examples: Sequence[Example], everything: Mapping[Example, Measur
             shares = " | ".join("" if one is None else f"{one.mean:.2f}" for one in ends)
             lines.append(f"| [`examples/{name}`](examples/{name}/README.md) | {example.learns} | {shares} |")
     return "\n".join(lines) + "\n"
-
-
-def replace_between_marks(path: Path, text: str) -> None:
-    """Writes the text between the marks of a page. Raises ValueError where it lacks them."""
-    page = path.read_text(encoding="utf-8")
-    begin, end = MARKS
-    if begin not in page or end not in page:
-        raise ValueError(f"{path} lacks the lines {begin} and {end}, between which the results stand")
-    made = re.sub(
-        f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: f"{begin}\n{text}{end}", page, flags=re.S
-    )
-    path.write_text(made, encoding="utf-8")
 
 
 def draw_chart(shown: Mapping[Example, Measured], path: Path) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -28,9 +27,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
-from art.runs.comparison import Estimate
+from art.runs.comparison import Estimate, t_975
 from art.tracking.trajectory_log import LoggedSteps
 from art.trajectories import TrajectoryGroup
+from bench.cells import RECORDS, Record, read_records
+from bench.rows import machine, write_rows
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -56,10 +57,16 @@ class Example:
     minutes: float
     arguments: tuple[str, ...] = ()
     short: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """`arguments` and `gain` of the run in CI; `metric`, where another one shows more in so few steps."""
+    """`arguments` and `gain` of the run in CI; `metric`, where another one shows more in so few steps;
+    `resumes = false`, where another program shows that such a one goes on where it stopped.
+    """
     references: str | None = None
     file: str | None = None
     """The program's name, where it is not the folder's."""
+    notebook: Sequence[str] | bool = ()
+    """Arguments with which the notebook runs; False: there is none."""
+    cells: bool = False
+    """Whether `bench.skills` measures it, and not this bench."""
     model: str | None = None
     """The name of the model whose evaluations count, with `{seed}`; needed where a run has several."""
 
@@ -73,7 +80,14 @@ class Example:
             cls(
                 folder=folder,
                 variant=name,
-                **(row | {"arguments": tuple(map(str, row.get("arguments", ())))}),
+                **(
+                    row
+                    | {
+                        name: tuple(map(str, row[name]))
+                        for name in ("arguments", "notebook")
+                        if row.get(name)
+                    }
+                ),
             )
             for name, row in rows.items()
         ]
@@ -235,8 +249,41 @@ class Measured:
         }
 
 
+def read_skills(task: str) -> list[Record]:
+    """Returns the cells of `bench.skills` of a task."""
+    return [one for one in read_records(RECORDS / "skills.jsonl") if one.cell.task == task]
+
+
+def from_cells(records: Sequence[Record]) -> dict[str, Measured]:
+    """Returns the runs that cells are of; all of them begin with the model as it is."""
+    base = [one for one in records if one.cell.method == "base"]
+    learned = [one for one in records if one.cell.method == "grpo"]
+    if not base or not learned:
+        return {}
+    runs = [
+        ExampleRun(
+            seed=one.cell.seed,
+            seconds=one.measured.last.seconds,
+            evaluated=[
+                Evaluated(
+                    step=point.step,
+                    stage="",
+                    mean=point.mean,
+                    standard_error=round((point.high - point.mean) / t_975(len(point.scores) - 1), 4),
+                    rollouts=len(point.scores) * one.cell.each,
+                )
+                for point in (base[0].measured.last, *one.measured.points)
+            ],
+        )
+        for one in learned
+    ]
+    return {PLAIN: Measured(machine=learned[0].machine, runs=runs)}
+
+
 def read_results(folder: Path) -> dict[str, Measured]:
     """Returns what was measured of a folder's variants; empty where nothing was."""
+    if records := read_skills(folder.name):
+        return from_cells(records)
     path = folder / "results.json"
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return {
@@ -261,12 +308,6 @@ def write_results(folder: Path, results: Mapping[str, Measured]) -> None:
 def all_examples() -> list[Example]:
     """Returns the examples and their variants, by name."""
     return [one for path in sorted(EXAMPLES.glob("*/example.toml")) for one in Example.read(path.parent)]
-
-
-def machine() -> str:
-    """Names the machine as the tables do."""
-    cores = os.cpu_count()
-    return f"{cores} cores, {platform.machine()}, Python {platform.python_version()}"
 
 
 def measure(example: Example, seeds: Sequence[int]) -> Iterator[ExampleRun]:
@@ -306,10 +347,9 @@ def measure_folder(examples: Sequence[Example], seeds: int, again: bool) -> list
 
 def main() -> int:
     from bench.example_pages import write_pages
-    from bench.rows import write_rows
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    known = {example.name: example for example in all_examples()}
+    known = {example.name: example for example in all_examples() if not example.cells}
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; default: all")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--again", action="store_true", help="measure seeds again that were measured before")
@@ -330,7 +370,8 @@ def main() -> int:
                 for lines in pool.map(lambda some: measure_folder(some, given.seeds, given.again), folders)
                 for line in lines
             ]
-    write_rows("examples", write_pages(chosen))
+    pages = [one for one in all_examples() if one.cells] if given.pages else []
+    write_rows("examples", write_pages([*chosen, *pages]))
     sys.stderr.write("".join(f"{line}\n" for line in failed))
     return 1 if failed else 0
 

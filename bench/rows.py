@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -36,6 +37,11 @@ class Row:
         if self.ratio is not None:
             return self.ratio >= self.goal
         return self.ours <= self.goal if self.at_most else self.ours >= self.goal
+
+
+def machine() -> str:
+    """Names the machine as the tables do."""
+    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
 
 
 def write_rows(bench: str, rows: Sequence[Row]) -> Path:

@@ -62,10 +62,19 @@ def finish(play: Play, tokenizer: Any, sampled: list[int]) -> None:
     answer = play.world.reply({"role": "assistant", "content": text})
     if not play.world.done:
         ended = "" if sampled[-1] == tokenizer.eos_token_id else tokenizer.eos_token
-        turn = tokenizer.apply_chat_template(answer, add_generation_prompt=True, tokenize=False)
-        ids = tokenizer(f"{ended}\n{turn}", add_special_tokens=False)["input_ids"]
+        ids = tokenizer(f"{ended}\n{turn_text(tokenizer, answer)}", add_special_tokens=False)["input_ids"]
         play.completion += ids
         play.mask += [0] * len(ids)
+
+
+def turn_text(tokenizer: Any, answer: list[dict[str, Any]]) -> str:
+    """The text of a later turn, with the start of the reply: some templates add a system message to a first
+    one.
+    """
+    before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    begun = tokenizer.apply_chat_template(before, tokenize=False)
+    whole = tokenizer.apply_chat_template([*before, *answer], add_generation_prompt=True, tokenize=False)
+    return whole[len(begun) :]
 
 
 @torch.no_grad()

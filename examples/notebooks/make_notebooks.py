@@ -5,7 +5,8 @@
 
 A source is a Python file in the percent format of Jupytext: it can be read, compared and edited as text. It
 is a file of this folder, or the program of an example (`examples/codenames/codenames.py`), whose last cell,
-which reads the command line, becomes one that runs it as it is and one that draws its curve. Each notebook
+which reads the command line, becomes one that runs it, with the arguments `notebook` of `example.toml`, and
+one that draws its curve. Each notebook
 runs in a folder and a kernel of its own.
 """
 
@@ -49,6 +50,7 @@ def sources() -> list[Path]:
         folder / variant.get("file", f"{folder.name}.py")
         for folder in sorted(path.parent for path in FOLDER.parent.glob("*/example.toml"))
         for variant in [{}, *read_example(folder).get("variants", {}).values()]
+        if read_example(folder).get("notebook") is not False
     ]
     return here + list(dict.fromkeys(programs))
 
@@ -58,12 +60,14 @@ def read_example(folder: Path) -> dict[str, Any]:
 
 
 def replace_command_line(notebook: NotebookNode, program: Path) -> None:
-    """Puts two cells for the last: the run with the program's defaults, and the curve of its evaluations."""
+    """Puts two cells for the last: the run, and the curve of its evaluations."""
     last = notebook.cells.pop()
     if last.source != COMMAND_LINE:
         raise ValueError(f"{program.name} does not end with the cell\n{COMMAND_LINE}")
-    curve = CURVE.format(project=program.stem, metric=read_example(program.parent)["metric"])
-    notebook.cells += [nbformat.v4.new_code_cell(source) for source in (RUN.format(arguments="[]"), curve)]
+    example = read_example(program.parent)
+    curve = CURVE.format(project=program.stem, metric=example["metric"])
+    run = RUN.format(arguments=example.get("notebook", []))
+    notebook.cells += [nbformat.v4.new_code_cell(source) for source in (run, curve)]
 
 
 def read_source(path: Path) -> NotebookNode:
@@ -98,7 +102,7 @@ def execute(
     """
     if arguments is not None:
         for cell in notebook.cells:
-            if cell.source == RUN.format(arguments="[]"):
+            if cell.source.startswith(RUN.partition("{")[0]):
                 cell.source = RUN.format(arguments=list(arguments))
     if steps is not None:
         first = next(cell for cell in notebook.cells if _STEPS.search(cell.source))

@@ -11,7 +11,6 @@ from pathlib import Path
 from runpy import run_path
 
 import pytest
-from bench.example_pages import MARKS
 from bench.examples import Example, all_examples
 
 EXAMPLES = all_examples()
@@ -32,7 +31,7 @@ def test_every_example_has_a_short_run() -> None:
 @pytest.mark.parametrize("example", SHORT, ids=lambda example: example.name)
 def test_a_short_run_learns_and_goes_on_where_it_stopped(example: Example, tmp_path: Path) -> None:
     arguments = example.short["arguments"]
-    resumed = example in PLAIN
+    resumed = example in PLAIN and example.short.get("resumes", True)
     example = replace(example, metric=example.short.get("metric", example.metric))
     if resumed:
         example.run(tmp_path, seed=0, arguments=[*arguments, "--steps", "1"])
@@ -66,9 +65,9 @@ def test_a_program_has_the_options_of_all(example: Example, monkeypatch: pytest.
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_a_readme_has_a_place_for_the_results(example: Example) -> None:
     readme = (example.folder / "README.md").read_text(encoding="utf-8")
-    assert readme.count(MARKS[0]) == readme.count(MARKS[1]) == 1
+    assert readme.count("<!-- results -->") == readme.count("<!-- /results -->") == 1
     assert f"examples/{example.folder.name}/{example.program.name}" in readme
-    assert 0 < example.minutes <= 5
+    assert 0 < example.minutes <= 12
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from art.environments.adapters.environment import (
     content_id,
     scenario_seed,
 )
+from art.environments.tasks import Message
 from art.errors import ConfigurationError, EnvironmentFailedError, did_you_mean, extra_needed
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ class ReasoningGymEnvironment(LibraryEnvironment):
     """A dataset by its name.
 
     seed: which questions. train, val: the most questions of each split; no question is in both, and none is
-    twice in one. system_prompt: None sends none. request: further arguments of each request. deadline_s:
-    of the scorer. config: fields of the dataset's own configuration.
+    twice in one. system_prompt: None sends none. examples: pairs of a question and its answer that stand
+    before each question. request: further arguments of each request. deadline_s: of the scorer. config:
+    fields of the dataset's own configuration.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class ReasoningGymEnvironment(LibraryEnvironment):
         train: int = 500,
         val: int = 100,
         system_prompt: str | None = SYSTEM_PROMPT,
+        examples: Sequence[Sequence[str]] = (),
         request: Mapping[str, Any] | None = None,
         deadline_s: float = CALL_S,
         **config: Any,
@@ -61,6 +64,7 @@ class ReasoningGymEnvironment(LibraryEnvironment):
             request=request,
             deadline_s=deadline_s,
         )
+        self._opening += self._shown(examples)
         with extra_needed("reasoning-gym", f"environment {self.name!r}"):
             from reasoning_gym.factory import DATASETS, create_dataset
             from reasoning_gym.utils import extract_answer
@@ -120,6 +124,20 @@ class ReasoningGymEnvironment(LibraryEnvironment):
             show=f"{entry['question']}\n\nanswer: {answer}\nright: {entry['answer']}\nscore: {score:g}",
             environment=self.name,
         )
+
+    def _shown(self, examples: Sequence[Sequence[str]]) -> list[Message]:
+        """Returns the examples as turns. Raises ConfigurationError where one is no pair of texts."""
+        turns: list[Message] = []
+        for pair in examples:
+            if isinstance(pair, str) or [type(one) for one in pair] != [str, str]:
+                raise ConfigurationError(
+                    f"{self.name}: the example {pair!r} is no pair of texts: give (question, answer)"
+                )
+            turns += [
+                {"role": role, "content": text}
+                for role, text in zip(("user", "assistant"), pair, strict=True)
+            ]
+        return turns
 
     def _make(self, split: str) -> Any:
         """Returns the dataset of a split. Raises ConfigurationError for values that it refuses."""

@@ -1,0 +1,85 @@
+"""The tasks of `examples/` whose program has an environment: what the cells of `bench.cells` are run on.
+
+A program has one class `...Environment(prompt=0)` with the face of `NamedEnvironment`; `prompt` is one of
+three ways to ask, and `example.toml` names the metric of a success. Where the environment has
+`world(scenario)`, a peer can play it without our client, and `world(scenario).demonstration()` is a
+conversation that does the task.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import art
+from art.environments.adapters.environment import NamedEnvironment
+from art.trajectories import sampled_tokens
+from art.types import is_choice
+from bench.examples import EXAMPLES, Example
+
+PROMPTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleTask:
+    """One task: what the program rolls out, and what is known of it."""
+
+    name: str
+    score: str
+    """The metric that is 1 for a success."""
+    program: ModuleType
+
+    @classmethod
+    def find(cls, name: str) -> ExampleTask:
+        """Returns the task of a folder of `examples/`."""
+        example = Example.read(EXAMPLES / name)[0]
+        return cls(name=name, score=example.metric, program=load_program(example.program))
+
+    def environment(self, prompt: int = 0) -> NamedEnvironment:
+        (made,) = [value for name, value in vars(self.program).items() if is_environment(name, value)]
+        return made(prompt)
+
+    def demonstrations(self, seed: int, count: int) -> list[dict[str, Any]]:
+        """Returns conversations about training scenarios, as rows to fine-tune on: each seed has others."""
+        environment: Any = self.environment()
+        scenarios = environment.scenarios("train")
+        chosen = random.Random(f"demonstrations/{seed}").sample(scenarios, min(count, len(scenarios)))
+        return [row_of(environment.world(one), environment.world(one).demonstration()) for one in chosen]
+
+
+def row_of(world: Any, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns a conversation in a world as a row to fine-tune on: what the prompt shows is not trained on."""
+    opening = len(world.opening)
+    weighed = [
+        {**one, "weight": 0} if place < opening and one["role"] == "assistant" else dict(one)
+        for place, one in enumerate(messages)
+    ]
+    return {"messages": weighed, **({"tools": world.tools} if world.tools else {})}
+
+
+def is_environment(name: str, value: Any) -> bool:
+    return isinstance(value, type) and name.endswith("Environment") and hasattr(value, "rollout")
+
+
+def load_program(path: Path) -> ModuleType:
+    """Imports a program; what it imports lies beside it."""
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def tokens_of(trajectory: art.Trajectory) -> int:
+    """Returns how many tokens were sampled for a rollout."""
+    turns = [item for item in trajectory.messages_and_choices if is_choice(item)]
+    return sum(sampled_tokens(turn) or 0 for turn in turns)
