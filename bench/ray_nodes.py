@@ -70,6 +70,8 @@ def ray_nodes(folder: Path, *, head: str = HEAD, token: bool = True) -> Iterator
         **auth,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_raylet_start_wait_time_s": "180",
+        # Without it each node starts an idle Python for each of its CPUs, which takes seconds of a core.
+        "RAY_prestart_worker_first_driver": "0",
         "PYTHONPATH": str(ECHO_FOLDER),
     }
     environment = {**os.environ, **own}

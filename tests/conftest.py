@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import platform
@@ -9,10 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import certifi
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -33,6 +36,7 @@ gc.disable()  # until all is imported: none of that is garbage, and looking thro
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+    file_began_at[:] = [core_seconds()]
 
 
 _authority = tempfile.NamedTemporaryFile("w", suffix=".pem")  # as long as this process
@@ -40,12 +44,16 @@ _authority.write(Path(certifi.where()).read_text().partition("-----END")[0] + "-
 _authority.flush()
 # Each client reads all authorities, 20 ms of a core; no test speaks to a server that they know.
 os.environ.setdefault("SSL_CERT_FILE", _authority.name)
+fork_server.read_few_authorities()
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"}
 """Audit events. `make test-fast` starts no process: that would cost more than the tests it runs."""
 started: list[str] = []
 CORE_SECONDS, MOST_CORE_SECONDS = "core_seconds", 0.5
 """What a test takes, and from where on the summary of a run says that it is no quick one."""
+FILE_SECONDS, FILES_SHOWN, LEAST_SHOWN = "file_seconds", 10, 5.0
+"""What a file takes with all the processes that it starts: the summary names the dearest."""
+file_began_at: list[float] = []
 platform.processor()  # asks `uname -p`, once a process: openai's client would do so in the middle of a test
 sys.addaudithook(lambda event, given: started.append(f"{event}{given[:2]}") if event in STARTS else None)
 
@@ -57,9 +65,23 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return (yield)
 
 
+def core_seconds() -> float:
+    """What this process has taken until now, with all that it has started."""
+    own = os.times()
+    total = own.user + own.system + own.children_user + own.children_system
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])  # its children's that have ended, too
+    return total
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
     yield
+    if nextitem is None or nextitem.path != item.path:
+        now = core_seconds()
+        item.user_properties.append((FILE_SECONDS, now - file_began_at[0]))
+        file_began_at[:] = [now]
     if started and not item.get_closest_marker("slow"):
         pytest.fail(f"it starts a process, so mark it with pytest.mark.slow: {started[0][:300]}")
 
@@ -83,6 +105,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for seconds, name in sorted(took, reverse=True):
         if seconds > MOST_CORE_SECONDS:
             terminalreporter.write_line(f"{seconds:.1f} s of a core, mark it with pytest.mark.slow: {name}")
+    show_dearest_files(terminalreporter)
+
+
+def show_dearest_files(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tells what the tests took of the cores, and where: the budget is in CONTRIBUTING.md."""
+    files: Counter[str] = Counter()
+    for report in terminalreporter.getreports(""):  # of ends of tests
+        files[report.nodeid.partition("::")[0]] += dict(report.user_properties).get(FILE_SECONDS, 0.0)
+    dearest = [(name, took) for name, took in files.most_common(FILES_SHOWN) if took > LEAST_SHOWN]
+    if dearest:
+        terminalreporter.write_line(f"the tests took {files.total() / 60:.1f} minutes of a core; of it")
+    for name, took in dearest:
+        terminalreporter.write_line(f"{took:7.1f} s  {name}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

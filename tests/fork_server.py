@@ -38,6 +38,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import certifi
+
 from art.process.threads import WAITS
 
 MODULES = ("art.server", "art.process.child", "art.training.worker", "art.engine.builtin.worker")
@@ -83,6 +85,8 @@ AT_START = (
     "HF_",
 )
 """Beginnings of variables that an interpreter or a library reads once, when it is loaded."""
+LEFT = "ART_TESTS_FORK_SERVER"
+"""The variable that tells a program's successor of the fork server."""
 PADDING = 4096
 """Bytes for the command lines of forks."""
 _CLONE = {"x86_64": 56, "aarch64": 220}
@@ -98,9 +102,14 @@ class ForkServer:
     """The side of the process that asks."""
 
     def __init__(self, connection: socket.socket, environment: dict[str, str]) -> None:
-        self._connection, self._environment = connection, _at_start(environment)
+        self._connection, self.environment = connection, _at_start(environment)
         self._pid = os.getpid()
         self._lock = threading.Lock()
+
+    def keep_open(self) -> int:
+        """Keep the connection beyond this program. Returns its number."""
+        self._connection.set_inheritable(True)
+        return self._connection.fileno()
 
     def fork(self, order: dict[str, Any], files: Sequence[int]) -> int | None:
         """The pid of a new child of this process; None: it has to be started as always."""
@@ -108,7 +117,7 @@ class ForkServer:
         if (
             os.getpid() != self._pid
             or len(content) > _LARGEST_ORDER
-            or _at_start(order["environment"]) != self._environment
+            or _at_start(order["environment"]) != self.environment
         ):
             return None
         with self._lock, contextlib.suppress(OSError):  # a test has killed it
@@ -148,6 +157,28 @@ def _start() -> ForkServer | None:
 
 _real_fork_exec = subprocess._fork_exec  # type: ignore[attr-defined]  # the one place that all ways of starting share
 _real_only = False
+_own: ForkServer | None = None
+"""The one that this process was given when it was forked."""
+
+
+def read_few_authorities() -> None:
+    """A client that does not ask the environment reads the file that is named there nevertheless."""
+    everywhere = certifi.where()
+    certifi.where = lambda: os.environ.get("SSL_CERT_FILE", everywhere)
+
+
+def leave_to_successor() -> None:
+    """Leave this process's fork server to the program that it is about to become, by `os.exec`."""
+    if _own is not None:  # without one, the successor starts all processes as always
+        os.environ[LEFT] = json.dumps([_own.keep_open(), _own.environment])
+
+
+def adopt() -> None:
+    """Use the fork server of the program that this process was before, if there is one."""
+    if (left := os.environ.pop(LEFT, None)) is not None:
+        number, environment = json.loads(left)
+        os.set_inheritable(number, False)
+        install(ForkServer(socket.socket(fileno=number), environment))
 
 
 def install(server: ForkServer | None = None) -> None:
@@ -159,6 +190,8 @@ def install(server: ForkServer | None = None) -> None:
         return  # a fork of a process that has seen a GPU cannot use it
     if os.environ.get("OMP_NUM_THREADS") != "1":
         return  # numpy starts threads when it is imported
+    global _own
+    _own = server
     servers, starting = [server] if server is not None else [], threading.Lock()
 
     def fork_exec(*asked: Any) -> int:
@@ -288,6 +321,7 @@ def main() -> None:
     gc.disable()
     for name in IMPORTS:
         importlib.import_module(name)
+    read_few_authorities()
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError(f"imports have started threads, which no fork has: {threading.enumerate()}")
     gc.freeze()
@@ -302,6 +336,7 @@ def main() -> None:
         _hide()
     connection.close()
     install(ForkServer(near, started))
+    sys.modules["fork_server"] = sys.modules[__name__]  # for who imports it by its name
     _show(order["command"])
     sys.path[:] = paths
     _run(order["command"])

@@ -6,15 +6,16 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from art.environments.mcp.servers.weather.tasks import SYSTEM_PROMPT, quality, scenarios
 from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art.process import environment
+from waiting import eventually
 
 ART = str(Path(sys.executable).with_name("art"))
 KEY = "sk-only-for-the-oracle"
@@ -31,25 +32,16 @@ def oracle() -> Iterator[LlmServer]:
         yield server
 
 
-def marked(mark: str) -> list[int]:
-    """Processes that have the mark in their environment, as all that a command starts have."""
-    found = []
+def living_in(folder: Path) -> set[int]:
+    """Processes whose current folder it is, as that of all that a command starts is."""
+    found = set()
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
+            if entry.name.isdigit() and os.readlink(entry / "cwd") == str(folder):
+                found.add(int(entry.name))
         except OSError:
             continue  # it has ended meanwhile, or is another user's
     return found
-
-
-def none_left(mark: str) -> bool:
-    deadline = time.monotonic() + 60
-    while marked(mark):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def holds(folder: Path, text: str) -> list[str]:
@@ -58,12 +50,10 @@ def holds(folder: Path, text: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("real_starts")  # a fork's environment is not in /proc
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="what is left is looked up in /proc")
 def test_killed_after_a_step_it_goes_on(oracle: LlmServer, tmp_path: Path) -> None:
-    mark = f"mark-of-{tmp_path.name}-{os.getpid()}"
     variables = {environment.JUDGE_API_KEY: KEY, environment.GENERATOR_API_KEY: KEY}
-    env = {**os.environ, **variables, "THE_MARK": mark, "THE_TOKEN": TOKEN}
+    env = {**os.environ, **variables, "THE_TOKEN": TOKEN}
     command = [
         *(
             ART,
@@ -91,7 +81,7 @@ def test_killed_after_a_step_it_goes_on(oracle: LlmServer, tmp_path: Path) -> No
             "--max-tokens",
             "48",
         ),
-        *("--env", "THE_MARK", "--env", "THE_TOKEN", *SERVER),
+        *("--env", "THE_TOKEN", *SERVER),
     ]
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
@@ -100,6 +90,8 @@ def test_killed_after_a_step_it_goes_on(oracle: LlmServer, tmp_path: Path) -> No
             told.append(line)
             if line.startswith("step 1/2"):
                 break
+        started = {child.pid for child in psutil.Process(first.pid).children(recursive=True)}
+        assert len(started) >= 4 and started <= living_in(tmp_path), "else none that is left would be seen"
         first.kill()
     assert told and told[-1].startswith("step 1/2"), "".join(told)
     asked = len(oracle.requests)
@@ -115,5 +107,5 @@ def test_killed_after_a_step_it_goes_on(oracle: LlmServer, tmp_path: Path) -> No
     assert steps == [1, 2] and json.loads((folder / "report.json").read_text())["step"] == 2
     later = [json.dumps(body["messages"]) for body in oracle.requests[asked:]]
     assert all("<trajectory" in messages for messages in later), "the generator was asked again"
-    assert none_left(mark), "processes are left behind"
+    eventually(lambda: not living_in(tmp_path))
     assert holds(tmp_path, KEY) == holds(tmp_path, TOKEN) == []

@@ -94,17 +94,34 @@ def builtin(base: Path) -> Iterator[BuiltinEngine]:
     asyncio.run(made.close())
 
 
+HALF = OPTIONS.model_copy(update={"max_running": 8, "max_waiting": 32})
+
+
+@pytest.fixture(scope="module")
+def halves(base: Path) -> Iterator[list[BuiltinEngine]]:
+    """The engines of all pools but the one that a test closes."""
+    made = [asyncio.run(BuiltinEngine.start(str(base), HALF)) for _ in range(2)]
+    yield made
+    for one in made:
+        asyncio.run(one.close())
+
+
 @pytest.fixture(params=["builtin", REMOTE, POOL, REAL_VLLM])
-async def engine(request: pytest.FixtureRequest, base: Path, builtin: BuiltinEngine) -> AsyncIterator[Engine]:
+async def engine(
+    request: pytest.FixtureRequest, base: Path, builtin: BuiltinEngine, halves: list[BuiltinEngine]
+) -> AsyncIterator[Engine]:
     made: Engine
+    is_closed_by_its_test = "closing_twice" in request.node.name
     if request.param == "builtin":
-        if "closing_twice" not in request.node.name:
+        if not is_closed_by_its_test:
             yield builtin
             return
         made = await BuiltinEngine.start(str(base), OPTIONS)
     elif request.param == "pool":
-        half = OPTIONS.model_copy(update={"max_running": 8, "max_waiting": 32})
-        made = await EnginePool.from_engines(*[await BuiltinEngine.start(str(base), half) for _ in range(2)])
+        if not is_closed_by_its_test:
+            yield await EnginePool.from_engines(*halves)
+            return
+        made = await EnginePool.from_engines(*[await BuiltinEngine.start(str(base), HALF) for _ in range(2)])
     elif request.param == "vllm":
         made = request.getfixturevalue("vllm")()
     else:

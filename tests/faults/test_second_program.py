@@ -39,7 +39,8 @@ asyncio.run(main())
 
 @pytest.fixture
 def first(tmp_path: Path, base: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", FIRST, str(tmp_path / "art"), str(base)]
+    (tmp_path / "first.py").write_text(FIRST)
+    command = [sys.executable, str(tmp_path / "first.py"), str(tmp_path / "art"), str(base)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         yield program
         program.kill()

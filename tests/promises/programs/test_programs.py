@@ -17,22 +17,19 @@ from art.trajectories import Trajectory
 from art.utils.trajectory_logging import read_trajectory_groups_parquet
 
 PROGRAMS = Path(__file__).parent
+FRESH_PROGRAM = PROGRAMS.parents[1] / "fresh_program.py"
 
 pytestmark = pytest.mark.slow
 
 
 def run(program: str, folder: Path, *arguments: object) -> str:
     """What the program printed. It must end by itself, without an error, with nothing left behind."""
+    strict = ["-X", "dev", "-W", "ignore::ResourceWarning", str(PROGRAMS / f"{program}.py")]
     done = subprocess.run(
-        [sys.executable, "-X", "dev", str(PROGRAMS / f"{program}.py"), *map(str, arguments)],
+        [sys.executable, str(FRESH_PROGRAM), str(PROGRAMS.parent / "watched_imports"), *strict]
+        + [str(argument) for argument in arguments],
         cwd=folder,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONWARNINGS": "ignore::ResourceWarning",
-            "PYTHONPATH": str(PROGRAMS.parent / "watched_imports"),
-            "BACKUP_BUCKET": (folder / "bucket").as_uri(),
-        },
+        env={**os.environ, "OMP_NUM_THREADS": "1", "BACKUP_BUCKET": (folder / "bucket").as_uri()},
         capture_output=True,
         text=True,
         timeout=240,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 HEAVY = frozenset(
     "torch transformers tokenizers vllm litellm wandb weave numpy polars pandas pyarrow matplotlib seaborn "
@@ -25,4 +26,8 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
 
 
 os.environ.pop("PYTHONPATH", None)
+if "ART_TESTS_FORK_SERVER" in os.environ:
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    __import__("fork_server").adopt()
+    del sys.path[0]
 sys.addaudithook(watch)
