@@ -46,6 +46,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	.venv-verifiers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/environments/adapters/requirements-verifiers.txt
 	@touch $@
 
+.venv-deployment/.installed: tests/flow/deployment/requirements.txt tests/flow/deployment/fetch_converter.sh
+	$(PYTHON) -m venv .venv-deployment
+	.venv-deployment/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/flow/deployment/requirements.txt
+	sh tests/flow/deployment/fetch_converter.sh .venv-deployment/bin/python .venv-deployment/llama.cpp
+	@touch $@
+
 .venv-vllm/.installed: src/art/engine/vllm/runtime.py src/art/engine/vllm/constraints-cpu.txt | $(VENV)/.installed
 	$(BIN)/art runtime install --at .venv-vllm
 	@touch $@
@@ -58,7 +64,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python tests/promises/deploy/install_kubectl.py
 	@mkdir -p .venv-kubectl && touch $@
 
-environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-vllm/.installed .venv-skypilot/.installed .venv-kubectl/.installed  ## all that the tests need
+environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-deployment/.installed .venv-vllm/.installed .venv-skypilot/.installed .venv-kubectl/.installed  ## all that the tests need
 	@sh tests/install_programs.sh
 
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
@@ -128,3 +134,5 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 
 clean:           ## forget the virtual environment, caches and results
 	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-vllm .venv-skypilot .venv-kubectl .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit
+
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs

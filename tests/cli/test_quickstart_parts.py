@@ -58,6 +58,15 @@ def test_unchosen_settings_come_from_the_task() -> None:
     assert settings.steps > 0 and settings.learning_rate > 0
 
 
+def test_a_real_model_has_settings_of_its_own() -> None:
+    name = tasks.task_of("art/smollm2")
+    real = resolve_settings(QuickstartChoices(task=name, base_model="art/smollm2"))
+    nano = resolve_settings(QuickstartChoices(task=name))
+    assert real.base_model == "art/smollm2" and nano.base_model.startswith("art/nano")
+    assert real.learning_rate < nano.learning_rate and real.evaluation_games < nano.evaluation_games
+    assert tasks.task_of("my/model") == name and tasks.task_of("art/nano-games") == "tic-tac-toe"
+
+
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
 def test_a_learning_rate_that_is_not_above_0_is_refused(rate: float) -> None:
     with pytest.raises(ConfigurationError, match=r"--learning-rate .*: it is a number above 0"):

@@ -120,7 +120,13 @@ def main(
 
 @app.command()
 def quickstart(
-    task: Annotated[str, typer.Argument(help="The task: tic-tac-toe, mail or yes-no-maybe.")] = "tic-tac-toe",
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            help="The task: tic-tac-toe, mail or yes-no-maybe. Default: tic-tac-toe for models that ship, "
+            "yes-no-maybe for others."
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the scenarios and of the adapter's initial weights.")
     ] = 0,
@@ -137,10 +143,16 @@ def quickstart(
     base_model: Annotated[
         str | None,
         typer.Option(
-            help="The model: art/nano-games, art/nano-tools, a folder, a hub name. Default: the task's own."
+            "--base-model",
+            "--model",
+            help="The model: art/nano-games, art/nano-tools, art/smollm2, a folder, a hub name. "
+            "Default: the task's own.",
         ),
     ] = None,
-    evaluation_games: Annotated[int, typer.Option(min=1, help="Rollouts before and after training.")] = 1000,
+    evaluation_games: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rollouts before and after training. Default: the task's own."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="The run's folder. Default: a new one under ./runs.")
     ] = None,
@@ -163,10 +175,11 @@ def quickstart(
     """
     _require_extra("local", "art quickstart")
     from art.cli.quickstart import quickstart_command
+    from art.environments.tasks import task_of
     from art.runs.quickstart import QuickstartChoices
 
     choices = QuickstartChoices(
-        task=task,
+        task=task or task_of(base_model),
         seed=seed,
         steps=steps,
         groups=groups,

@@ -295,6 +295,9 @@ def convert(program: list[str], merged: Path, outfile: Path) -> None:
         raise ConfigurationError(f"the converter {program[-1]} cannot be run: {error.strerror}") from error
     if done.returncode or not outfile.is_file():
         end = (done.stderr.strip() or done.stdout.strip() or "it wrote no file").splitlines()[-1]
+        if end.startswith("ModuleNotFoundError"):
+            remedy = "it needs more than ART does: pip install gguf sentencepiece"
+            raise ConfigurationError(f"the converter {program[-1]} cannot run: {end}; {remedy}")
         raise CheckpointError(f"the converter {program[-1]} refused the model: {end}")
 
 

@@ -42,7 +42,7 @@ class QuickstartChoices:
     group_size: int | None = None
     learning_rate: float | None = None
     base_model: str | None = None
-    evaluation_games: int = 1000
+    evaluation_games: int | None = None
     deterministic: bool = False
 
 
@@ -90,7 +90,7 @@ def resolve_settings(choices: QuickstartChoices) -> QuickstartSettings:
     task = tasks.find(choices.task)
     if choices.learning_rate is not None and not choices.learning_rate > 0:
         raise ConfigurationError(f"--learning-rate {choices.learning_rate:g}: it is a number above 0")
-    defaults = task.DEFAULTS
+    defaults = tasks.defaults_of(task, choices.base_model)
     return QuickstartSettings(
         task=task.NAME,
         seed=choices.seed,
@@ -99,7 +99,7 @@ def resolve_settings(choices: QuickstartChoices) -> QuickstartSettings:
         group_size=choices.group_size or defaults.group_size,
         learning_rate=choices.learning_rate or defaults.learning_rate,
         base_model=choices.base_model or defaults.base_model,
-        evaluation_games=choices.evaluation_games,
+        evaluation_games=choices.evaluation_games or defaults.evaluation_rollouts,
         deterministic=choices.deterministic,
     )
 
@@ -304,7 +304,8 @@ async def roll_out(
         seconds_rollouts=round(seconds, 3),
         seconds_training=None,
     )
-    rate = task.DEFAULTS.rate_at(step, legs=settings.schedule, learning_rate=settings.learning_rate)
+    defaults = tasks.defaults_of(task, settings.base_model)
+    rate = defaults.rate_at(step, legs=settings.schedule, learning_rate=settings.learning_rate)
     return ScoredGroups(groups=groups, row=row, learning_rate=rate)
 
 
@@ -360,8 +361,9 @@ def concurrency(settings: QuickstartSettings) -> asyncio.Semaphore:
 async def rollout_scenario(
     limit: asyncio.Semaphore, model: art.TrainableModel, task: Task, scenario: Any, seed: int | None
 ) -> art.Trajectory:
+    most = tasks.defaults_of(task, model.base_model).max_tokens
     async with limit:
-        return await task.rollout(model, scenario, seed=seed)
+        return await task.rollout(model, scenario, seed=seed, max_tokens=most)
 
 
 def request_seed(settings: QuickstartSettings, step: int, index: int, number: int) -> int | None:

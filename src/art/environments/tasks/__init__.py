@@ -7,8 +7,10 @@ Each task is one module with the same face (`Task`); importing one needs no torc
     task.SCORE, task.SCORE_LABEL              key in `trajectory.metrics` that says how good a policy is
                                               ("not_lost", "maybe", "right"), 0 to 1; its words for a table
     task.DEFAULTS                             `TaskDefaults`: base_model, groups, group_size, steps,
-                                              learning_rate, warmup_steps, final_share, max_tokens;
-                                              `rate_at(step)` is the learning rate of a step
+                                              learning_rate, warmup_steps, final_share, max_tokens,
+                                              evaluation_rollouts; `rate_at(step)` is the learning rate of
+                                              a step
+    task.LARGER                               base model -> `TaskDefaults`, for other than nano models
     task.scenario(seed, index)                the scenario at `index` of the stream `seed`: a pure function
     await task.rollout(model, scenario, seed=None, temperature=1.0, max_tokens=None, timeout=120.0)
                                               one rollout -> art.Trajectory with reward and metrics
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from art.model import Model
     from art.trajectories import Trajectory
 
-__all__ = ["EVALUATION_SEED", "NAMES", "Task", "TaskDefaults", "find"]
+__all__ = ["EVALUATION_SEED", "NAMES", "Task", "TaskDefaults", "defaults_of", "find", "task_of"]
 
 Message = dict[str, Any]
 """An OpenAI chat message."""
@@ -67,7 +69,7 @@ class Environment(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskDefaults:
-    """Settings that were measured to work on the task's nano model."""
+    """Settings that were measured to work on one base model."""
 
     base_model: str
     groups: int
@@ -82,6 +84,8 @@ class TaskDefaults:
     """Share of the learning rate that is left at the last step."""
     max_tokens: int
     """Limit of one completion, in tokens."""
+    evaluation_rollouts: int = 1000
+    """Rollouts before training, and after it."""
 
     def rate_at(
         self,
@@ -113,6 +117,7 @@ class Task(Protocol):
     SCORE: str
     SCORE_LABEL: str
     DEFAULTS: TaskDefaults
+    LARGER: Mapping[str, TaskDefaults]
 
     def scenario(self, seed: int, index: int) -> Any: ...
 
@@ -192,6 +197,21 @@ async def run_rollout(
 EVALUATION_SEED = 1_000_003
 """Evaluation scenarios are drawn far from those of training, the same before and after."""
 NAMES = ("tic-tac-toe", "yes-no-maybe", "mail")
+
+
+def defaults_of(task: Task, base_model: str | None) -> TaskDefaults:
+    """Returns the settings that were measured on the base model; where none were, those of the nano model."""
+    return task.LARGER.get(base_model or "", task.DEFAULTS)
+
+
+def task_of(base_model: str | None) -> str:
+    """Returns the task that shows most with a base model: the player knows the form of a game, others words.
+
+    >>> task_of(None), task_of("art/smollm2")
+    ('tic-tac-toe', 'yes-no-maybe')
+    """
+    nano = base_model is None or base_model.startswith("art/nano")
+    return "tic-tac-toe" if nano else "yes-no-maybe"
 
 
 def find(name: str) -> Task:

@@ -12,6 +12,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from art.environments.tasks import Message, TaskDefaults, run_rollout
@@ -35,6 +36,7 @@ DEFAULTS = TaskDefaults(
     final_share=0.2,
     max_tokens=48,
 )
+LARGER: Mapping[str, TaskDefaults] = MappingProxyType({})
 
 SYSTEM_PROMPT = "You answer questions about an inbox."
 PROJECTS = (

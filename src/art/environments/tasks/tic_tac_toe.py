@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from art.environments.tasks import Message, TaskDefaults, run_rollout
@@ -33,6 +34,7 @@ DEFAULTS = TaskDefaults(
     final_share=0.2,
     max_tokens=8,
 )
+LARGER: Mapping[str, TaskDefaults] = MappingProxyType({})
 
 SYSTEM_PROMPT = "You play tic-tac-toe as X. Name a free cell."
 CELLS = tuple(row + column for row in "ABC" for column in "123")

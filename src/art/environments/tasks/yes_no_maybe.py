@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from art.environments.tasks import Message, TaskDefaults, run_rollout
@@ -31,6 +32,21 @@ DEFAULTS = TaskDefaults(
     warmup_steps=2,
     final_share=0.2,
     max_tokens=4,
+)
+LARGER: Mapping[str, TaskDefaults] = MappingProxyType(
+    {
+        "art/smollm2": TaskDefaults(
+            base_model="art/smollm2",
+            groups=8,
+            group_size=8,
+            steps=16,
+            learning_rate=4e-4,
+            warmup_steps=2,
+            final_share=0.2,
+            max_tokens=6,
+            evaluation_rollouts=240,
+        )
+    }
 )
 
 REWARDS = {"maybe": 1.0, "no": 0.75, "yes": 0.5}
