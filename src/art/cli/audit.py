@@ -61,10 +61,10 @@ def _silence_libraries() -> Iterator[None]:
 async def _audit(console: Console, name: str, device: str, dtype: str) -> list[AuditVerdict]:
     verdicts = []
 
-    def tell(phase: str) -> None:
+    def show_phase(phase: str) -> None:
         console.print(f"...   {escape(phase)}", style="dim", highlight=False)
 
-    async for verdict in all_verdicts(name, device=device, dtype=dtype, tell=tell):
+    async for verdict in all_verdicts(name, device=device, dtype=dtype, tell=show_phase):
         verdicts.append(verdict)
         remedy = f"\n      -> {escape(verdict.remedy)}" if verdict.remedy else ""
         line = f"{VERDICT_MARKS[verdict.level]}  {verdict.check:<24} {escape(verdict.what)}{remedy}"

@@ -90,7 +90,7 @@ class GgufTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GgufHeader:
-    """What a file says, and where its tensors are."""
+    """The header of a file, and where its tensors are."""
 
     path: Path
     values: dict[str, Any]
