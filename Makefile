@@ -64,7 +64,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python tests/promises/deploy/install_kubectl.py
 	@mkdir -p .venv-kubectl && touch $@
 
-environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-deployment/.installed .venv-vllm/.installed .venv-skypilot/.installed .venv-kubectl/.installed  ## all that the tests need
+.venv-tokenizers/.installed: tests/rendering/install_tokenizers.py $(wildcard tests/rendering/tokenizers/*) | $(VENV)/.installed
+	$(BIN)/python tests/rendering/install_tokenizers.py .venv-tokenizers
+	@touch $@
+
+environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-deployment/.installed .venv-vllm/.installed .venv-skypilot/.installed .venv-kubectl/.installed .venv-tokenizers/.installed  ## all that the tests need
 	@sh tests/install_programs.sh
 
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
@@ -133,4 +137,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-words
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .venv-tokenizers .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit

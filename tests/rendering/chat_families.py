@@ -1,25 +1,37 @@
-"""Every chat format of the library `renderers` over a tokenizer of our own that has all their markers."""
+"""Every chat format: Qwen 3, Llama 3.1, gpt-oss, Gemma 3 and SmolLM2 over their real tokenizers, others
+of the library `renderers` over a tokenizer of our own that has all their markers.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import pytest
 from renderers.base import create_renderer
 from renderers.configs import config_from_name
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from art.rendering.library import LibraryRenderer
+from art.rendering.registry import create_chat_renderer
 from art.rendering.template import TemplateRenderer, make_template_renderer
 from art.rendering.tokenizer import FastTokenizer
 
-FAMILIES = (
-    "qwen3",
+TOKENIZERS = Path(__file__).parents[2] / ".venv-tokenizers"
+REAL = ("qwen3", "llama-3", "llama-3-short", "gpt-oss", "gemma-3", "smollm2")
+"""Folders of `install_tokenizers.py`. `llama-3-short` has the package's short template, without tools."""
+MISSING = not (TOKENIZERS / ".installed").exists() and not os.environ.get("ART_TEST_EVERYTHING")
+needs_tokenizers = pytest.mark.skipif(MISSING, reason="no tokenizers: `make .venv-tokenizers/.installed`")
+os.environ.setdefault("TIKTOKEN_ENCODINGS_BASE", str(TOKENIZERS / "harmony"))  # of openai-harmony
+
+OWN = (
     "qwen3.5",
     "qwen3.6",
     "prime-qwen3",
-    "llama-3",
     "glm-4.5",
     "glm-5",
     "deepseek-v3",
@@ -29,9 +41,9 @@ FAMILIES = (
     "minimax-m2",
     "nemotron-3",
 )
-"""gpt-oss is not among them: its renderer fetches its vocabulary from the network."""
+FAMILIES = (*REAL, *OWN)
 
-WITHOUT_THOUGHTS = frozenset({"llama-3", "deepseek-v3", "kimi-k2"})
+WITHOUT_THOUGHTS = frozenset({"llama-3", "llama-3-short", "gemma-3", "smollm2", "deepseek-v3", "kimi-k2"})
 """Formats that have no place for reasoning."""
 CALLS_ALONE = frozenset({"llama-3"})
 """Formats in which a turn is text or a call, not both."""
@@ -69,8 +81,27 @@ def tokenizer(chat_template: str | None = None, markers: tuple[str, ...] = tuple
     return fast
 
 
+def each(names: Iterable[str]) -> list[Any]:
+    """Names of formats as parameters of tests: a real tokenizer takes a second to load."""
+    marks = (pytest.mark.slow, needs_tokenizers)
+    return [pytest.param(name, marks=marks if name in REAL else ()) for name in names]
+
+
+@lru_cache
+def real(name: str) -> LibraryRenderer:
+    """What the server makes of the folder of a model; once a session, for it takes a second."""
+    return create_chat_renderer(TOKENIZERS / name)
+
+
 def family(name: str, **options: Any) -> LibraryRenderer:
     """The renderer of a family, as the server makes it: sampled thoughts stay in the history."""
+    if name in REAL:
+        return real(name).with_arguments(options)
+    return of_own(name, **options)
+
+
+def of_own(name: str, **options: Any) -> LibraryRenderer:
+    """The renderer of a family over our own tokenizer, whose vocabulary is small."""
     fast = FastTokenizer(tokenizer())
     plain = config_from_name(name)
     return LibraryRenderer(create_renderer(fast, type(plain)(thinking_retention="all", **options)), fast)

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from chat_families import family, generic, template
+from chat_families import family, generic, of_own, template
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +56,7 @@ def made(name: str) -> tuple[LibraryRenderer, Grammars]:
     if name.startswith("generic"):
         chat = generic(CHATML, tool_markers=name == "generic-tags")
     else:
-        chat = template(CHATML) if name == "template" else family(name, **silent)
+        chat = template(CHATML) if name == "template" else of_own(name, **silent)
     return chat, Grammars("", load=lambda _: read_vocabulary(str(saved(chat))))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chat_families import template
+from chat_families import needs_tokenizers, real, template
 from test_special_tokens_in_text import HERMES, INJECTIONS, conversation
 
 from art.errors import RequestError
@@ -28,6 +28,17 @@ def test_a_strangers_template_writes_the_same_ids(text: str) -> None:
     assert confined.foreign and not own.foreign and confined.confined() is confined
     assert confined.variant == own.variant
     messages, tools = conversation("result", text.replace("\n", " "))
+    assert confined.render(messages, tools) == own.render(messages, tools)
+
+
+@pytest.mark.slow
+@needs_tokenizers
+@pytest.mark.parametrize("name", ["llama-3-short", "gemma-3", "smollm2"])
+def test_a_real_template_writes_the_same_ids_when_it_is_a_strangers(name: str) -> None:
+    own = real(name)
+    confined = own.confined()
+    assert confined.foreign and confined.kind == own.kind
+    messages, tools = conversation("result", INJECTIONS[0].replace("\n", " "))
     assert confined.render(messages, tools) == own.render(messages, tools)
 
 

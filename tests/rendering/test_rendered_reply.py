@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from chat_families import CALLS_ALONE, FAMILIES, WITHOUT_THOUGHTS, family, template
+from chat_families import (
+    CALLS_ALONE,
+    FAMILIES,
+    REAL,
+    WITHOUT_THOUGHTS,
+    each,
+    family,
+    needs_tokenizers,
+    template,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,7 +91,8 @@ def sayable() -> Iterator[Any]:
         without = {"thought": WITHOUT_THOUGHTS, "both": CALLS_ALONE}.get(what, ())
         for name in FAMILIES:
             if name not in without:
-                yield pytest.param(name, message, id=f"{what}-{name}")
+                marks = (pytest.mark.slow, needs_tokenizers) if name in REAL else ()
+                yield pytest.param(name, message, id=f"{what}-{name}", marks=marks)
 
 
 @pytest.mark.parametrize(("name", "message"), list(sayable()))
@@ -90,12 +100,16 @@ def test_a_reply_is_read_back_as_its_message(name: str, message: dict[str, Any])
     same(family(name), message, TOOLS if message.get("tool_calls") else None)
 
 
+NO_ANALYSIS = "<|channel|>analysis<|message|><|end|><|start|>assistant"
+"""An empty thought of gpt-oss."""
+
+
 def bare(text: str) -> str:
     """Without the empty thoughts that formats drop from turns that are over."""
-    return re.sub(r"</?think>|\s", "", text)
+    return re.sub(r"</?think>|\s", "", text).replace(NO_ANALYSIS, "")
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", each(FAMILIES))
 @pytest.mark.parametrize("message", [PLAIN, CALL], ids=["text", "call"])
 def test_a_reply_is_what_the_whole_rendering_holds_and_can_be_gone_on_from(
     name: str, message: dict[str, Any]
@@ -110,7 +124,7 @@ def test_a_reply_is_what_the_whole_rendering_holds_and_can_be_gone_on_from(
     assert bridged is not None and bridged[: len(prompt) + len(ids)] == prompt + ids
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3.5"])
+@pytest.mark.parametrize("name", each(["qwen3", "qwen3.5"]))
 @pytest.mark.parametrize("message", [PLAIN, THOUGHT], ids=["text", "thought"])
 def test_where_thinking_is_off_reasoning_is_left_out(name: str, message: dict[str, Any]) -> None:
     chat = family(name, enable_thinking=False)
@@ -119,7 +133,7 @@ def test_where_thinking_is_off_reasoning_is_left_out(name: str, message: dict[st
     assert chat.decode(chat.reply(prompt, message, None)) == "hello there<|im_end|>"
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", each(FAMILIES))
 def test_an_assistant_may_speak_first(name: str) -> None:
     chat = family(name)
     prompt = chat.first_prompt(PLAIN, None)
@@ -143,6 +157,8 @@ def test_a_template_that_rewrites_the_opening_is_refused() -> None:
         chat.reply(chat.render([USER], None), PLAIN, None)
 
 
+@pytest.mark.slow
+@needs_tokenizers
 def test_text_that_would_end_the_turn_is_refused_where_it_is_parsed() -> None:
     parsing = family("qwen3").with_arguments({}, special_tokens_in_text="parse")
     with pytest.raises(RequestError, match=r"holds '<\|im_end\|>', which ends a turn"):

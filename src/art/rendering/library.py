@@ -29,6 +29,9 @@ from art.rendering.tool_text import read_listed_calls
 _INEXPRESSIBLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """Templates refuse messages that they cannot express in many ways."""
 
+_OWN_ENCODERS = frozenset({"GptOssRenderer"})
+"""Formats that encode texts by themselves, and never as special tokens."""
+
 _VARIANTS = 64
 """Renderers kept of what requests told a format."""
 
@@ -282,7 +285,7 @@ class LibraryRenderer:
     def _texts(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None
     ) -> AbstractContextManager[tuple[Sequence[Message], Sequence[Tool] | None]]:
-        if self._in_text == "parse":
+        if self._in_text == "parse" or self.kind in _OWN_ENCODERS:
             return nullcontext((messages, tools))
         return self._tokenizer.special.as_text(messages, tools)
 

@@ -19,6 +19,7 @@ from art.rendering.template import (
     ChatFormats,
     GenericToolsRenderer,
     TemplateRenderer,
+    keeping_thoughts,
     log_generic_tools,
     make_template_renderer,
 )
@@ -179,8 +180,8 @@ def _of_family(family: str, tokenizer: FastTokenizer) -> Any:
     from renderers.base import create_renderer
     from renderers.configs import config_from_name
 
-    plain = config_from_name(family)
-    return create_renderer(tokenizer, type(plain)(thinking_retention="all"))
+    config = type(config_from_name(family))
+    return create_renderer(tokenizer, config(**keeping_thoughts(config)))
 
 
 def _renderer_names() -> list[str]:

@@ -134,7 +134,9 @@ def reply_ids(
     if whole[: len(opening)] == opening and thinking == is_thinking(tokenizer, opening):
         ids = whole[len(opening) :]
     else:
-        ids = tokenizer.encode(_reply_text(tokenizer, opening, whole, message, thinking))
+        ids = _behind_empty_thought(chat, tokenizer, opening, message, listed) or tokenizer.encode(
+            _reply_text(tokenizer, opening, whole, message, thinking)
+        )
     end = next((n for n, token in enumerate(ids) if token in stops), None)
     if end is None:
         return [*_without_tail(tokenizer, ids), _end_of_turn(chat, whole, message, listed, stops)]
@@ -145,6 +147,19 @@ def reply_ids(
     return list(ids[: end + 1])
 
 
+def _behind_empty_thought(
+    chat: Format, tokenizer: Text, opening: list[int], message: Message, tools: list[Any] | None
+) -> list[int] | None:
+    """The reply that ends at once the thought that the opening has begun in a channel of its own (gpt-oss);
+    None elsewhere.
+    """
+    if message.get("reasoning_content") or "<|channel|>" not in tokenizer.decode(opening[-TAIL:]):
+        return None
+    whole = chat.render_ids([_USER, {**message, "reasoning_content": "a"}], tools=tools)
+    begun = [*opening, *tokenizer.encode("a")]
+    return whole[len(begun) :] if whole[: len(begun)] == begun else None
+
+
 def first_prompt(
     chat: Format, message: Message, reply: Sequence[int], tools: Sequence[Tool] | None
 ) -> list[int]:
@@ -153,19 +168,26 @@ def first_prompt(
     Raises UnsayableError when the format writes nothing there.
     """
     listed, said = list(tools) if tools else None, list(reply[:-1])
+    asked = chat.render_ids([_USER], tools=listed)
+    opening = chat.render_ids([_USER], tools=listed, add_generation_prompt=True)
+    begun = opening[len(asked) :] if opening[: len(asked)] == asked else []
     for messages in ([message], [message, _USER]):
         try:
             whole = chat.render_ids(messages, tools=listed)
         except (ValueError, TypeError, KeyError, AttributeError):
             continue  # some formats want to see a question
+        if begun and said[:1] == asked[-1:]:
+            # Turns and thoughts end alike: a reply without a thought would seem to begin a turn too early.
+            turns = (n for n in range(1, len(whole)) if whole[n - 1] == asked[-1])
+            start = next((n for n in turns if whole[n : n + 2] == begun[:2]), None)
+            if start is not None:
+                return [*whole[:start], *begun]
         for start in range(1, len(whole) - len(said) + 1):
             if whole[start : start + len(said)] == said:
                 return whole[:start]
-    asked = chat.render_ids([_USER], tools=listed)
-    opening = chat.render_ids([_USER], tools=listed, add_generation_prompt=True)
-    if opening[: len(asked)] != asked or len(opening) == len(asked):
+    if not begun:
         raise UnsayableError("this chat format has no place for an assistant who speaks first")
-    return opening[len(asked) :]
+    return begun
 
 
 def _with_canonical_calls(message: Message) -> Message:
@@ -431,6 +453,9 @@ def _read_call(attempt: Any) -> ToolCall | None:
     if written is not None and is_object(written):
         return ToolCall(name=attempt.name, arguments=written)
     arguments = attempt.arguments
+    for alone in (raw_member(attempt.raw, "parameters"), attempt.raw):
+        if alone and is_object(alone) and json.loads(alone) == arguments:
+            return ToolCall(name=attempt.name, arguments=alone)
     if isinstance(arguments, str) and is_object(arguments):
         return ToolCall(name=attempt.name, arguments=arguments)
     if isinstance(arguments, dict):

@@ -219,7 +219,7 @@ class ChatFormats:
         _check_arguments(arguments, self.names(template))
         config = type(self._renderer.config)
         try:
-            return self._create_format(config(thinking_retention="all", **arguments))
+            return self._create_format(config(**{**keeping_thoughts(config), **arguments}))
         except (ValueError, TypeError) as error:
             raise ConfigurationError(
                 f"the model's chat format refuses {dict(arguments)!r}: {error}"
@@ -233,6 +233,12 @@ class ChatFormats:
         from renderers.base import create_renderer
 
         return create_renderer(self._fast, config)
+
+
+def keeping_thoughts(config: Any) -> dict[str, Any]:
+    """Returns the settings of a format under which sampled thoughts stay in the history."""
+    further = {"auto_drop_analysis": False} if "auto_drop_analysis" in config.model_fields else {}
+    return {"thinking_retention": "all", **further}
 
 
 _log = logging.getLogger(__name__)
