@@ -357,17 +357,19 @@ def test_a_wrong_name_or_option_is_refused_with_what_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "extra"),
+    ("name", "extra", "module"),
     [
-        ("reasoning-gym:letter_counting", "reasoning-gym"),
-        ("textarena:TicTacToe-v0", "textarena"),
-        ("gymnasium:CartPole-v1", "gymnasium"),
-        ("verifiers:wordle", "verifiers-hub"),
-        ("openenv:http://127.0.0.1:9", "openenv"),
-        ("inspect:tasks.py@say", "inspect"),
+        ("reasoning-gym:letter_counting", "reasoning-gym", "reasoning_gym"),
+        ("textarena:TicTacToe-v0", "textarena", "textarena"),
+        ("gymnasium:CartPole-v1", "gymnasium", "gymnasium"),
+        ("verifiers:wordle", "verifiers-hub", "verifiers"),
+        ("openenv:http://127.0.0.1:9", "openenv", "openenv"),
+        ("inspect:tasks.py@say", "inspect", "inspect_ai"),
     ],
 )
-def test_a_missing_library_is_named_with_its_extra(name: str, extra: str) -> None:
-    """Run where the tests run, in which none of them is installed."""
+def test_a_missing_library_is_named_with_its_extra(
+    name: str, extra: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # importing it fails, installed or not
     with pytest.raises(ConfigurationError, match=rf"needs .* not installed. Run: pip install .*{extra}"):
         find_environment(name)
