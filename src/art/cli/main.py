@@ -118,15 +118,30 @@ def main(
     show_log(logging.WARNING)  # the commands have progress lines of their own
 
 
+QuickstartTask = Annotated[
+    str | None,
+    typer.Argument(
+        help="The task: tic-tac-toe, mail or yes-no-maybe. Default: tic-tac-toe for models that ship, "
+        "yes-no-maybe for others."
+    ),
+]
+QuickstartModel = Annotated[
+    str | None,
+    typer.Option(
+        "--base-model",
+        "--model",
+        help="The model: art/nano-games, art/nano-tools, art/smollm2, a folder, a hub name. "
+        "Default: the task's own.",
+    ),
+]
+EvaluationGames = Annotated[
+    int | None, typer.Option(min=1, help="Rollouts before and after training. Default: the task's own.")
+]
+
+
 @app.command()
 def quickstart(
-    task: Annotated[
-        str | None,
-        typer.Argument(
-            help="The task: tic-tac-toe, mail or yes-no-maybe. Default: tic-tac-toe for models that ship, "
-            "yes-no-maybe for others."
-        ),
-    ] = None,
+    task: QuickstartTask = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the scenarios and of the adapter's initial weights.")
     ] = 0,
@@ -140,19 +155,8 @@ def quickstart(
     learning_rate: Annotated[
         float | None, typer.Option(help="The learning rate. Default: the task's own.")
     ] = None,
-    base_model: Annotated[
-        str | None,
-        typer.Option(
-            "--base-model",
-            "--model",
-            help="The model: art/nano-games, art/nano-tools, art/smollm2, a folder, a hub name. "
-            "Default: the task's own.",
-        ),
-    ] = None,
-    evaluation_games: Annotated[
-        int | None,
-        typer.Option(min=1, help="Rollouts before and after training. Default: the task's own."),
-    ] = None,
+    base_model: QuickstartModel = None,
+    evaluation_games: EvaluationGames = None,
     output: Annotated[
         Path | None, typer.Option(help="The run's folder. Default: a new one under ./runs.")
     ] = None,
