@@ -17,7 +17,7 @@ from typing import Any
 
 from crosscheck import environment
 
-from art.engine.nano_models import NAMES, resolve
+from art.engine.gguf_cache import local_folder
 from bench.cells import Cell, Measured
 from bench.examples import EXAMPLES, ROOT
 from bench.trl.steps import ENVIRONMENT, SCRIPTS
@@ -46,7 +46,7 @@ def run_trl(cell: Cell, model: str, folder: Path) -> Measured:
     world = made.world(made.scenarios("val")[0])
     settings = {**RECOMMENDED, **cell.settings}
     job = {
-        "model": str(resolve(model)) if model in NAMES else model,
+        "model": local_folder(model),
         "world": type(world).__module__,
         "score": task.score,
         "max_tokens": task.program.MAX_TOKENS,
