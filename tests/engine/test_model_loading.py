@@ -85,12 +85,6 @@ async def test_other_families_compute_what_transformers_computes(kind: str, tmp_
 
 
 @pytest.mark.slow
-def test_a_plain_model_is_recorded_and_a_length_dependent_one_is_not(base: Path, tmp_path: Path) -> None:
-    assert load_model(str(base), BuiltinOptions()).flat is not None
-    assert load_model(str(build("dynamic rotary", tmp_path)), BuiltinOptions()).flat is None
-
-
-@pytest.mark.slow
 async def test_bfloat16_stays_near_float32(base: Path) -> None:
     engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1, dtype="bfloat16"))
     out = await whole(engine.generate(ask(PROMPT, max_tokens=20, seed=1)))

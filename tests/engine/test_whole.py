@@ -17,6 +17,7 @@ from test_core import make_core, run
 from transformers import AutoModelForCausalLM
 
 from art.engine.builtin.core import read_folder
+from art.engine.builtin.decoder import Decoder
 from art.engine.builtin.engine import BuiltinEngine
 from art.errors import CheckpointError, ConfigurationError, NotFoundError
 from art.wire.engine import BuiltinOptions
@@ -135,8 +136,10 @@ def test_nothing_of_a_model_is_left_when_it_goes(base: Path, folders: dict[str, 
     core = make_core(base)
     core.adapters.add("one@1", read_folder(folders["one@1"]))
     [model] = core.model.whole_models.values()
-    assert model.flat is not None and model.flat.takes_several
-    left = [weakref.ref(one) for one in (model.module, model.flat, *model.module.parameters())]
+    assert isinstance(model.passes, Decoder)
+    weights = [product._weight for product in model.passes._products]
+    left = [weakref.ref(one) for one in (model.passes, *weights)]
+    del weights
     run(core, [ask(prompt(1), "one@1", max_tokens=3)])
     del model
     core.drop_adapter("one@1")

@@ -11,7 +11,8 @@ from tiny_policies import SHAPE, causal_lm, policy
 from transformers import Gemma2Config, PreTrainedConfig, Qwen3Config
 
 from art.engine import nano_models
-from art.engine.builtin.model import CausalModel, _through_modules, load_model
+from art.engine.builtin.decoder import Decoder
+from art.engine.builtin.model import CausalModel, load_model
 from art.engine.builtin.output_layer import WideLinear, pieces_of, product
 from art.engine.builtin.step_batch import PackedAttention, fresh_part
 from art.training.logprobs import LogitHead, target_logprobs
@@ -86,18 +87,20 @@ def test_a_family_that_caps_its_logits_caps_them_in_float32() -> None:
     assert float((LogitHead(made)(hidden_ND) - wanted).abs().max()) < 1e-5
 
 
-def forwarded(model: CausalModel, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of each of the ids, and the hidden states that they were made of."""
+def forwarded(model: CausalModel, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits of each of the ids, the hidden states that they were made of, and the output layer's weights."""
     seen: list[Any] = []
-    layer = model.module.get_output_embeddings()
+    assert isinstance(model.passes, Decoder)
+    layer = model.passes._head
     hook = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     positions = torch.arange(len(ids))
     attention = PackedAttention([fresh_part(np.array([len(ids)]), model.device)])
-    model.routing.set(np.zeros(len(ids), np.int64), model.device)
     with torch.inference_mode():
-        logits = _through_modules(model.module, torch.tensor(ids), positions, positions, attention)
+        logits = model.forward(
+            torch.tensor(ids), positions, positions, np.zeros(len(ids), np.int64), attention
+        )
     hook.remove()
-    return logits, seen[0][0]
+    return logits, seen[0], layer.weight
 
 
 @pytest.mark.slow
@@ -105,18 +108,16 @@ def test_the_engine_samples_from_the_float32_product_and_the_trainer_computes_th
     folder = str(nano_models.resolve("art/nano-games"))
     engine = load_model(folder, BuiltinOptions(device="cpu", dtype="bfloat16"))
     ids = [(7 * number + 3) % engine.vocab_size for number in range(60)]
-    logits, hidden_ND = forwarded(engine, ids)
-    weight_VD = engine.module.get_output_embeddings().weight
+    logits, hidden_ND, weight_VD = forwarded(engine, ids)
     expected = exact(hidden_ND, weight_VD).log_softmax(-1)
     assert logits.dtype == torch.float32 and engine.dtype == torch.bfloat16
     next_N = torch.tensor(ids[1:])[:, None]
     assert float((logits.log_softmax(-1) - expected)[:-1].gather(1, next_N).abs().max()) < 1e-5
     rounded = torch.nn.functional.linear(hidden_ND, weight_VD).float().log_softmax(-1)
     assert float((rounded - expected)[:-1].gather(1, next_N).abs().max()) > 1e-3
-    # The recorded pass, and the trainer's head on the same hidden states.
+    # What is scored, and the trainer's head on the same hidden states.
     with torch.inference_mode():
         scored = torch.tensor(engine.score(0, [ids])[0])
-    assert engine.flat is not None
     assert float((scored - expected[:-1].gather(1, next_N)[:, 0]).abs().max()) < 1e-5
     trained = load_policy(folder, name="nano", dtype="bfloat16").head(hidden_ND)
     assert float((trained.log_softmax(-1) - expected).abs().max()) < 1e-5

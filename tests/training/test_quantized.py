@@ -85,7 +85,7 @@ async def test_the_sampler_agrees_with_the_trainer(bits: Bits, tmp_path: Path) -
         (base,) = await engine.score(None, [rows[0][0] + rows[0][1]])
     finally:
         await engine.close()
-    assert not engine.health().recorded
+    assert not engine.health().own_pass
     for (prompt, ids, logprobs), adapter in zip(rows, adapters, strict=True):
         if adapter is not None:
             (scores,) = trainer.score(f"p/{adapter.partition('@')[0]}", [prompt + ids])

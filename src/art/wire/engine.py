@@ -91,8 +91,8 @@ class BuiltinOptions(Strict):
     """False: each request is computed from its first token, and a lone one to the same bits whatever came
     before it. Slower; for runs that must repeat exactly."""
     merge_mb: int = Field(default=64, ge=0)
-    """An adapter whose merged float32 weights fit in this many MiB is kept merged, which is faster; 0 never
-    merges."""
+    """A small model of the Llama and Qwen family keeps adapters merged whose float32 weights fit in this many
+    MiB, which is faster; 0 never merges. A large model keeps them apart, which costs it little."""
 
 
 class WorkerStart(Strict):
@@ -138,8 +138,8 @@ class EngineHealth(Strict):
     """Prompt tokens asked for so far; `reused_tokens` of them needed no forward pass."""
     reused_tokens: int = 0
     sampled_tokens: int = 0
-    recorded: bool = False
-    """The model's forward pass is recorded; if not, it runs through its modules, slower on small models."""
+    own_pass: bool = False
+    """The engine computes the model by itself; if not, it runs through its modules, which is slower."""
     preempted: int = 0
     """Requests sent back to the queue because the cache was full."""
     error: str = ""

@@ -22,8 +22,10 @@ import torch
 from safetensors import SafetensorError
 
 from art.engine.builtin.cache import BUCKET, RowCache, cache_budget
-from art.engine.builtin.lora import BASE, AdapterLayers
+from art.engine.builtin.decoder import Decoder
+from art.engine.builtin.grouped_lora import BASE
 from art.engine.builtin.model import CausalModel, load_model, rank_rows
+from art.engine.builtin.module_pass import ModulePass
 from art.engine.builtin.peft_folder import CONFIG as ADAPTER_CONFIG
 from art.engine.builtin.peft_folder import PeftAdapter, read_adapter
 from art.engine.builtin.sampler import Drawn, make_bias, make_penalties, request_seed, sample, shape_logits
@@ -106,7 +108,7 @@ class LiveAdapter:
 class AdapterCatalog:
     """Names, their numbers, and which are in use."""
 
-    layers: AdapterLayers
+    passes: Decoder | ModulePass
     whole_models: WholeModels
     live: dict[str, LiveAdapter] = field(default_factory=dict)
     in_use: InUse[str] = field(default_factory=InUse)
@@ -153,7 +155,7 @@ class AdapterCatalog:
         if isinstance(adapter, ModelFolder):
             self.whole_models.add(self.next_number, adapter)
         else:
-            self.layers.add(self.next_number, adapter)
+            self.passes.add(self.next_number, adapter)
         self.live[name] = LiveAdapter(self.next_number)
         self.history[name] = identity
         self.next_number += 1
@@ -180,7 +182,7 @@ class AdapterCatalog:
             if adapter.leaving and name not in self.in_use
         ]
         for name, adapter in done:
-            self.layers.remove(adapter.number)
+            self.passes.remove(adapter.number)
             self.whole_models.remove(adapter.number)
             del self.live[name]
             if adapter.leaving is not None:
@@ -207,7 +209,7 @@ class EngineCore:
             max_rows=options.cache_rows,
             reuse=options.reuse_prefixes,
         )
-        self.adapters = AdapterCatalog(model.adapters, WholeModels(model, options))
+        self.adapters = AdapterCatalog(model.passes, WholeModels(model, options))
         self.tokenizer = TokenizerLoader(model.name)
         self.grammars = Grammars(model.name)
         self.asleep = False
@@ -328,7 +330,7 @@ class EngineCore:
             prompt_tokens=scheduler.prompt_tokens,
             reused_tokens=scheduler.reused_tokens,
             sampled_tokens=self.sampled_tokens,
-            recorded=self.model.flat is not None,
+            own_pass=isinstance(self.model.passes, Decoder),
             preempted=scheduler.preempted,
         )
 

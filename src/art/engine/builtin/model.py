@@ -6,8 +6,8 @@ forwarded in groups of similar length.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from art.engine.builtin.decoder import Decoder, is_of_family
 from art.engine.builtin.free_memory import check_weights_fit
-from art.engine.builtin.lora import AdapterLayers, FlatForward, Routing, adapter_turns, record_forward
+from art.engine.builtin.module_pass import ModulePass
 from art.engine.builtin.output_layer import widen
 from art.engine.builtin.quantized import place, quantizing
 from art.engine.builtin.step_batch import (
@@ -36,6 +37,8 @@ from art.process.threads import cpu_threads
 from art.wire.engine import BuiltinOptions
 from art.wire.records import Bits
 
+logger = logging.getLogger(__name__)
+
 ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention"})
 SCORE_ELEMENTS = 1 << 27
 """Logits of at most this many numbers are held at once when scoring."""
@@ -46,11 +49,8 @@ class CausalModel:
     """A model whose attention reads and writes cache rows, and what the engine must know of it."""
 
     name: str
-    module: nn.Module
-    routing: Routing
-    adapters: AdapterLayers
-    flat: FlatForward | None
-    """The recorded forward pass, if the model can be recorded."""
+    passes: Decoder | ModulePass
+    """What computes it, with its adapters."""
     shapes: list[tuple[int, int, int]]
     """Per layer: key/value heads, key size, value size."""
     max_context: int
@@ -67,18 +67,7 @@ class CausalModel:
         whole = self.whole_models.get(int(adapter_T[0]))
         if whole is not None:
             return whole.forward(ids_T, positions_T, wanted, np.zeros_like(adapter_T), attention)
-        self.routing.set(adapter_T, self.device)
-        single = self.routing.single
-        if self.flat is not None and single is not None:
-            weights = self.adapters.flat_weights(single)
-            if weights is not None:
-                return self.flat.run(ids_T, positions_T, wanted, weights, attention)
-        elif self.flat is not None:
-            stack = self.adapters.stack([number for number, _ in self.routing.groups])
-            if stack is not None:
-                order = adapter_turns(adapter_T, stack, self.device)
-                return self.flat.run_several(ids_T, positions_T, wanted, stack, order, attention)
-        return _through_modules(self.module, ids_T, positions_T, wanted, attention)
+        return self.passes.run(ids_T, positions_T, wanted, adapter_T, attention)
 
     def score(self, adapter: int, rows: list[list[int]]) -> list[list[float]]:
         """Logprob of each id given those before it, temperature 1; rows of at least two ids."""
@@ -120,19 +109,52 @@ def _pairs(ids: list[int], logprobs: list[float]) -> list[tuple[int, float]]:
 def load_model(name: str, options: BuiltinOptions, bits: Bits = 16) -> CausalModel:
     """Raises: ConfigurationError when there is no such model, or it is not a causal model with plain
     attention."""
+    device = _device(options.device)
+    dtype = _dtype(options.dtype, device)
+    for own_code in (False, True):
+        module = _read_model(name, device, dtype, bits)
+        config = module.config.get_text_config()
+        threads = cpu_threads(options.threads, module.num_parameters(), inherited_variables())
+        if threads is not None:
+            torch.set_num_threads(threads)
+        probe = _probe(name, module, config, device)
+        theirs = _own_logprobs(module, config.vocab_size, device)
+        written_out = not own_code and is_of_family(module)
+        model = CausalModel(
+            name=name,
+            passes=Decoder(module, list(probe.calls.values()), options.merge_mb << 20)
+            if written_out
+            else ModulePass(module, device),
+            shapes=list(probe.shapes.values()),
+            max_context=_max_context(config, options),
+            vocab_size=config.vocab_size,
+            device=device,
+            dtype=dtype,
+        )
+        difference = _difference(model, theirs)
+        if difference <= (1e-3 if dtype == torch.float32 else 0.5):
+            return model
+        if not written_out:
+            raise ConfigurationError(
+                f"{name!r} ({type(module).__name__}): our logprobs differ from the model's own by "
+                f"{difference:.2g}: its attention is of an unknown kind"
+            )
+        logger.warning("%s runs through its modules: written out, it differs by %g", name, difference)
+    raise AssertionError("unreachable")
+
+
+def _read_model(name: str, device: torch.device, dtype: torch.dtype, bits: Bits) -> Any:
+    """The module of transformers, on its device."""
     from transformers import AttentionInterface, AutoModelForCausalLM
 
     AttentionInterface.register(ATTENTION, rows_attention)
-    device = _device(options.device)
-    dtype = _dtype(options.dtype, device)
-    local = Path(name).is_dir()
     check_weights_fit(name, device, dtype, bits)
     try:
         module = AutoModelForCausalLM.from_pretrained(
             name,
             dtype=dtype,
             attn_implementation=ATTENTION,
-            local_files_only=local,
+            local_files_only=Path(name).is_dir(),
             trust_remote_code=False,
             **quantizing(bits, device, dtype),
         )
@@ -140,45 +162,14 @@ def load_model(name: str, options: BuiltinOptions, bits: Bits = 16) -> CausalMod
         raise ConfigurationError(f"cannot load the base model {name!r}: {error}") from error
     module = place(module, device).eval().requires_grad_(False)
     widen(module)
-    threads = cpu_threads(options.threads, module.num_parameters(), inherited_variables())
-    if threads is not None:
-        torch.set_num_threads(threads)
-    config = module.config.get_text_config()
-    other = sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION_LAYERS)
+    other = sorted(
+        set(getattr(module.config.get_text_config(), "layer_types", None) or ()) - ATTENTION_LAYERS
+    )
     if other:
         raise ConfigurationError(
             f"{name!r} has layers of type {', '.join(other)}; the builtin engine knows attention"
         )
-    routing = Routing()
-    shapes = _probe(name, module, config, device)
-    flat = record_forward(module, device, config.vocab_size, partial(_through_modules, module))
-    model = CausalModel(
-        name=name,
-        module=module,
-        routing=routing,
-        adapters=AdapterLayers(module, routing, options.merge_mb << 20, flat),
-        flat=flat,
-        shapes=shapes,
-        max_context=_max_context(config, options),
-        vocab_size=config.vocab_size,
-        device=device,
-        dtype=dtype,
-    )
-    _check_against_own_attention(model)
-    return model
-
-
-def _through_modules(
-    module: nn.Module, ids_T: Tensor, positions_T: Tensor, wanted: Tensor, attention: Attends
-) -> Tensor:
-    out = module(
-        input_ids=ids_T[None],
-        position_ids=positions_T[None],
-        use_cache=False,
-        logits_to_keep=wanted,
-        art_batch=attention,
-    )
-    return out.logits[0]
+    return module
 
 
 def _max_context(config: Any, options: BuiltinOptions) -> int:
@@ -205,7 +196,7 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 @torch.inference_mode()
-def _probe(name: str, module: nn.Module, config: Any, device: torch.device) -> list[tuple[int, int, int]]:
+def _probe(name: str, module: nn.Module, config: Any, device: torch.device) -> ShapeProbe:
     """Forward one token and see which layers attend: each exactly once, or the cache rows would be wrong."""
     probe = ShapeProbe()
     layers = int(config.num_hidden_layers)
@@ -217,40 +208,47 @@ def _probe(name: str, module: nn.Module, config: Any, device: torch.device) -> l
             f"{name!r} ({type(module).__name__}) does not take what the builtin engine hands to a model: "
             f"{error}"
         ) from error
-    if sorted(probe.shapes) != list(range(layers)) or probe.calls != layers:
+    if list(probe.shapes) != list(range(layers)) or probe.count != layers:
         raise ConfigurationError(
             f"{name!r} ({type(module).__name__}) attends in {len(probe.shapes)} of its {layers} layers, "
-            f"{probe.calls} times; the builtin engine runs models where each layer attends once"
+            f"{probe.count} times; the builtin engine runs models where each layer attends once, in order"
         )
     kinds = getattr(config, "layer_types", None) or ()
-    silent = [n for n, kind in enumerate(kinds) if kind == "sliding_attention" and not probe.windows[n]]
+    windows = [call.window for call in probe.calls.values()]
+    silent = [n for n, kind in enumerate(kinds) if kind == "sliding_attention" and not windows[n]]
     if silent:
         raise ConfigurationError(
             f"{name!r} ({type(module).__name__}) has windows in its layers {silent} that they do not tell "
             "their attention function; the builtin engine cannot run it"
         )
-    return [probe.shapes[layer] for layer in range(layers)]
+    return probe
+
+
+CHECKED_TOKENS = 12
 
 
 @torch.inference_mode()
-def _check_against_own_attention(model: CausalModel) -> None:
-    """The model's own attention and ours must agree on a few tokens, or the architecture has more than we
-    know."""
-    ids = (torch.arange(12, device=model.device) * 7 + 3) % model.vocab_size
-    positions = torch.arange(12, device=model.device)
-    attention = PackedAttention([fresh_part(np.array([12]), model.device)])
-    ours = model.forward(ids, positions, positions, np.zeros(12, np.int64), attention)
-    module = model.module
+def _own_logprobs(module: Any, vocabulary: int, device: torch.device) -> Tensor:
+    """What the model computes for some tokens with its own attention."""
     module.set_attn_implementation("eager")
-    theirs = module(input_ids=ids[None], use_cache=False).logits[0]
+    logits = module(input_ids=_checked_ids(vocabulary, device)[None], use_cache=False).logits[0]
     module.set_attn_implementation(ATTENTION)
-    difference = (ours.float().log_softmax(-1) - theirs.float().log_softmax(-1)).abs().max().item()
-    limit = 1e-3 if model.dtype == torch.float32 else 0.5
-    if not difference <= limit:
-        raise ConfigurationError(
-            f"{model.name!r} ({type(module).__name__}): our logprobs differ from the model's "
-            f"own by {difference:.2g} (limit {limit}): its attention is of an unknown kind"
-        )
+    return logits.float().log_softmax(-1)
+
+
+@torch.inference_mode()
+def _difference(model: CausalModel, theirs: Tensor) -> float:
+    """The model's own logprobs and ours must agree, or the architecture has more than we know."""
+    ids = _checked_ids(model.vocab_size, model.device)
+    positions = torch.arange(len(ids), device=model.device)
+    attention = PackedAttention([fresh_part(np.array([len(ids)]), model.device)])
+    ours = model.forward(ids, positions, positions, np.zeros(len(ids), np.int64), attention)
+    difference = float((ours.float().log_softmax(-1) - theirs).abs().max())
+    return float("inf") if difference != difference else difference
+
+
+def _checked_ids(vocabulary: int, device: torch.device) -> Tensor:
+    return (torch.arange(CHECKED_TOKENS, device=device) * 7 + 3) % vocabulary
 
 
 SCORE_TOKENS = 8192

@@ -16,7 +16,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load
-from torch import Tensor
+from torch import Tensor, nn
 
 from art.errors import CheckpointError
 
@@ -121,3 +121,31 @@ def _pairs(path: Path, tensors: dict[str, Tensor]) -> dict[str, tuple[Tensor, Te
     if not halves:
         raise CheckpointError(f"adapter {str(path)!r} has no LoRA matrices")
     return {module: (pair["A"], pair["B"]) for module, pair in halves.items()}
+
+
+def check_layer(model: nn.Module, adapter: PeftAdapter, name: str) -> nn.Linear:
+    """Returns the layer of this name, which the adapter fits. Raises: CheckpointError."""
+    try:
+        layer = model.get_submodule(name)
+    except AttributeError as error:
+        raise CheckpointError(
+            f"adapter {str(adapter.path)!r} has weights for {name!r}, which the base model does not "
+            "have: it was trained on another model"
+        ) from error
+    if not isinstance(layer, nn.Linear):
+        raise CheckpointError(
+            f"adapter {str(adapter.path)!r} targets {name!r}, a {type(layer).__name__}; "
+            "only Linear layers work"
+        )
+    if layer is model.get_output_embeddings():
+        raise CheckpointError(
+            f"adapter {str(adapter.path)!r} targets the output layer {name!r}: not supported"
+        )
+    a, b = adapter.weights[name]
+    if a.shape[1] != layer.in_features or b.shape[0] != layer.out_features or a.shape[0] != b.shape[1]:
+        raise CheckpointError(
+            f"adapter {str(adapter.path)!r}, layer {name!r}: A {tuple(a.shape)} and B {tuple(b.shape)} "
+            f"do not fit a layer from {layer.in_features} to {layer.out_features}: "
+            "it was trained on another model"
+        )
+    return layer

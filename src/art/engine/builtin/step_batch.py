@@ -17,7 +17,7 @@ queries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -263,7 +263,8 @@ class PackedAttention:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
         if self.cache is not None and self.slot is not None:
             self.cache.write(layer, self.slot, k.transpose(0, 1), v.transpose(0, 1))
-            call = replace(call, keys=self.cache.keys[layer], values=self.cache.values[layer])
+            keys, values = self.cache.keys[layer], self.cache.values[layer]
+            call = LayerCall(call.scale, call.window, call.softcap, call.sinks, keys, values)
         if len(self.parts) == 1:
             return self.parts[0].attend(q, k, v, call)
         outs, first = [], 0
@@ -280,13 +281,13 @@ class ShapeProbe:
     size)."""
 
     shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    windows: dict[int, int | None] = field(default_factory=dict)
-    calls: int = 0
+    calls: dict[int, LayerCall] = field(default_factory=dict)
+    count: int = 0
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
         self.shapes[layer] = (k.shape[0], k.shape[2], v.shape[2])
-        self.windows[layer] = call.window
-        self.calls += 1
+        self.calls[layer] = call
+        self.count += 1
         return q.new_zeros(q.shape[1], q.shape[0], v.shape[2])
 
 
