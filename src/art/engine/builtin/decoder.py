@@ -134,7 +134,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What all layers of one pass need."""
+    """The inputs that all layers of one pass share."""
 
     products: Sequence[Product]
     """By joint, four a layer."""
@@ -261,8 +261,8 @@ class Decoder:
         return cos[0, :, None], (sin[0] * self._sign)[:, None]
 
     def _rotations(self, positions: int) -> Tensor | None:
-        """Those of all positions, [positions, 2, 1, D]; None where they depend on the longest row or are
-        many.
+        """Returns those of all positions, [positions, 2, 1, D]; None where they depend on the longest row, or
+        are many.
         """
         depends = "dynamic" in self._rotary.rope_type or "longrope" in self._rotary.rope_type
         if depends or 2 * positions * self._size * self._embedding.itemsize > TABLE_BYTES:

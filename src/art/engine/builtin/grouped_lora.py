@@ -138,7 +138,7 @@ class GroupedLora:
             self._stack = None
 
     def turns(self, adapter_T: np.ndarray) -> Turns | None:
-        """What a pass over these tokens needs; None if they all are the base model's."""
+        """Returns the adapters' part of a pass over these tokens; None if they all are the base model's."""
         first = int(adapter_T[0])
         if (adapter_T == first).all():
             return None if first == BASE else Turns(self._pairs[first], len(adapter_T))

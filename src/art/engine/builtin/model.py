@@ -229,7 +229,7 @@ CHECKED_TOKENS = 12
 
 @torch.inference_mode()
 def _own_logprobs(module: Any, vocabulary: int, device: torch.device) -> Tensor:
-    """What the model computes for some tokens with its own attention."""
+    """Returns the logprobs of some tokens, with the model's own attention."""
     module.set_attn_implementation("eager")
     logits = module(input_ids=_checked_ids(vocabulary, device)[None], use_cache=False).logits[0]
     module.set_attn_implementation(ATTENTION)
