@@ -26,7 +26,7 @@ from art.engine.builtin.grouped_lora import ALIGNED, GroupedLora, Joint, Pair, T
 from art.engine.builtin.peft_folder import PeftAdapter
 from art.engine.builtin.quantized import is_quantized
 from art.engine.builtin.step_batch import Attends, LayerCall
-from art.process.resources import SMALL_MODEL_PARAMETERS
+from art.process.threads import SMALL_MODEL_PARAMETERS
 
 FAMILY = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 JOINTS = (
