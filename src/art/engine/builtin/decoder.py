@@ -111,7 +111,7 @@ class RootMeanSquare:
     """The norm over the last dimension, with a weight for each of its elements or of several heads'."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
-        self._weight = weight.detach()
+        self._weight = weight.detach().clone()
         self._eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -158,7 +158,8 @@ class Decoder:
     def __init__(self, module: Any, calls: Sequence[LayerCall], merge_bytes: int) -> None:
         """Takes the weights out of `module`; `calls` are what its layers hand to their attention."""
         model, head = module.model, module.lm_head
-        self._embedding = model.embed_tokens.weight.detach()
+        # Copied, as the norms are: what is left of a file that is mapped into memory keeps all of it there.
+        self._embedding = model.embed_tokens.weight.detach().clone()
         packed = packs(self._embedding, module.num_parameters())
         attention = model.layers[0].self_attn
         self._size: int = attention.head_dim
@@ -190,6 +191,7 @@ class Decoder:
             self._head = Product.of_layers([head], packed=packed)
             head.to("meta")
         model.embed_tokens.to("meta")
+        model.norm.to("meta")
 
     def add(self, number: int, adapter: PeftAdapter) -> None:
         """Raises: CheckpointError when the adapter does not fit the model; then nothing was changed."""
