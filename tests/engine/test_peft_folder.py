@@ -57,8 +57,8 @@ def test_an_adapter_of_another_model_is_refused(base: Path, tmp_path: Path, chan
     adapter = read_adapter(build_adapter(tmp_path / "adapter", other, seed=1))
     model = load_model(str(base), BuiltinOptions())
     with pytest.raises(CheckpointError, match="trained on another model"):
-        model.adapters.add(1, adapter)
-    assert not model.adapters.layers
+        model.passes.add(1, adapter)
+    model.passes.add(1, read_adapter(build_adapter(tmp_path / "own", base, seed=1)))  # nothing was kept
 
 
 def test_the_scale_is_pefts(base: Path, tmp_path: Path) -> None:
