@@ -91,27 +91,33 @@ def run_league(session: Session, name: str, model: str, seed: int, others: Seque
     record_scores(session, example, path, seed, begin, ended)
 
 
-def main(arguments: list[str]) -> int:
+def read_options(arguments: list[str]) -> tuple[Session, argparse.Namespace, list[str]]:
+    """Returns the session, this bench's own options, and those of the program."""
+    session, others = Session.open("league", arguments)  # first: the values of its options are no example
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("example")
     parser.add_argument("--model", default="art/smollm2")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--alone", action="store_true", help="without `art audit-model` first")
     parser.add_argument("--out", type=Path, default=Path("build/gpu"), help="folder of results and log")
-    asked, others = parser.parse_known_args(arguments)
+    return session, *parser.parse_known_args(others)
+
+
+def program_part(session: Session, asked: argparse.Namespace, others: Sequence[str]) -> Part:
+    """Returns the part that runs the program alone."""
+    program = (asked.example, "--alone", "--model", asked.model, "--seed", str(asked.seed), *others)
+    return Part(name="league", limit=session.seconds - AUDIT_SECONDS, arguments=program)
+
+
+def main(arguments: list[str]) -> int:
+    session, asked, others = read_options(arguments)
     if asked.alone:
-        session, others = Session.open("league", others)
         run_league(session, asked.example, asked.model, asked.seed, others)
         return 0
-    session, others = Session.open("league", others)
     asked.out.mkdir(parents=True, exist_ok=True)
     run = Run(device=session.device, dry=session.dry, out=asked.out.resolve(), work=session.work)
-    program = (asked.example, "--alone", "--model", asked.model, "--seed", str(asked.seed), *others)
-    parts = [
-        Part(name="audit", limit=AUDIT_SECONDS, arguments=(asked.model,)),
-        Part(name="league", limit=session.seconds - AUDIT_SECONDS, arguments=program),
-    ]
-    ends = run_parts(parts, run, total=min(session.seconds, TOTAL))
+    audit = Part(name="audit", limit=AUDIT_SECONDS, arguments=(asked.model,))
+    ends = run_parts([audit, program_part(session, asked, others)], run, total=min(session.seconds, TOTAL))
     return 0 if all(end.status == "done" for end in ends) else 1
 
 

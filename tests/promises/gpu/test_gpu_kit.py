@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.gpu import luggage
+from bench.gpu import league, luggage
 from bench.gpu.kit import MACHINE, check_size, normal_name, packed_versions, read_requirements
 from bench.gpu.parts import INSTALL, KILL_SECONDS, LOG, PARTS, TOTAL, Part, Run, run_part, run_parts
 from bench.gpu.results import MATMUL, Session, append_line, read_lines
@@ -103,6 +103,24 @@ def test_a_large_file_travels_in_parts(tmp_path: Path) -> None:
     (kept / ".gpu-luggage-2" / "part").write_bytes(b"of another file")
     with pytest.raises(SystemExit, match="do not belong together"):
         luggage.join(kept)
+
+
+def test_the_league_gives_the_program_its_own_options(run: Run) -> None:
+    asked = ["--device", "cpu", "--seconds", "240", "--work", str(run.work)]
+    session, own, others = league.read_options([*asked, "tic_tac_toe", "--model", "m", "--steps", "5"])
+    assert (session.seconds, own.example, own.model, own.alone, others) == (
+        240.0,
+        "tic_tac_toe",
+        "m",
+        False,
+        ["--steps", "5"],
+    )
+    part = league.program_part(session, own, others)
+    _, again, last = league.read_options(part.full_command(run, part.limit)[3:])
+    assert (again.example, again.model, again.alone, last) == ("tic_tac_toe", "m", True, ["--steps", "5"])
+    assert league.find_example("tic_tac_toe").metric == "not_lost"
+    with pytest.raises(SystemExit, match=r"no example 'chess'; known: .*tic_tac_toe"):
+        league.find_example("chess")
 
 
 def test_results_become_tables(tmp_path: Path) -> None:
