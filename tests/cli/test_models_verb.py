@@ -70,7 +70,8 @@ def test_a_folder_is_listed_without_a_server(data_dir: Path) -> None:
     assert code == 1 and "in several projects: games/player, mail/player" in said
     code, _, said = run("show", "mail/plaier", "--data-dir", str(data_dir))
     assert code == 1 and "did you mean 'mail/player'?" in said
-    code, listed, said = run("list", "--data-dir", str(data_dir / "none"))
+    # The home says where GGUF files are converted to, which the list names too.
+    code, listed, said = run("list", "--data-dir", str(data_dir / "none"), HOME=str(data_dir))
     assert code == 0 and not listed and "No models in" in said
 
 
