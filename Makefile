@@ -124,8 +124,8 @@ gpu-kit: $(VENV)/.installed           ## pack what a GPU machine without a netwo
 gpu-kit-check: $(VENV)/.installed     ## prove here, without a GPU, that the kit runs there (by hand: downloads 3 GB once)
 	$(BIN)/python -m bench.gpu.check
 
-bench-real: $(VENV)/.installed        ## speed at real size: make bench-real MODEL=folder of SmolLM2-135M (about half an hour)
-	$(BIN)/python -m bench.real --model $(MODEL) $(ARGS)
+bench-real: $(VENV)/.installed        ## speed at real size, on art/smollm2 or MODEL=folder (about 40 minutes)
+	$(BIN)/python -m bench.real $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 crosscheck: $(VENV)/.installed        ## every loss and advantage against TRL, verl and OpenRLHF (makes their environments)
 	$(BIN)/python -m crosscheck

@@ -45,7 +45,9 @@ else:
 
 def find_python(version: str) -> str:
     """Returns an interpreter of this version. Raises SystemExit where there is none."""
-    if found := shutil.which(f"python{version}"):
+    found = shutil.which(f"python{version}")
+    # A shim of pyenv is on the PATH for versions that it does not start.
+    if found and not subprocess.run([found, "--version"], capture_output=True, timeout=60).returncode:
         return found
     for path in sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python")):
         return str(path)

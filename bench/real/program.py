@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from openai.types.chat import ChatCompletionUserMessageParam
 
 import art
 
@@ -32,7 +33,7 @@ REQUEST = (
 )
 
 
-def question(task: str, number: int) -> tuple[dict[str, str], int]:
+def question(task: str, number: int) -> tuple[ChatCompletionUserMessageParam, int]:
     """The prompt of one group, and the most tokens of its rollouts."""
     if task == "grpo":
         return {"role": "user", "content": REQUEST.format(topic=TOPICS[number % len(TOPICS)])}, 32
