@@ -82,7 +82,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         now = core_seconds()
         item.user_properties.append((FILE_SECONDS, now - file_began_at[0]))
         file_began_at[:] = [now]
-    if started and not item.get_closest_marker("slow"):
+    # On a GPU torch compiles in processes of its own.
+    if started and not (item.get_closest_marker("slow") or item.get_closest_marker("gpu")):
         pytest.fail(f"it starts a process, so mark it with pytest.mark.slow: {started[0][:300]}")
 
 

@@ -9,7 +9,6 @@ once for each token of all sequences, and each sequence's keys and values, takes
 from __future__ import annotations
 
 import asyncio
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -30,7 +29,8 @@ from bench.gpu.trainer import draw_ids
 
 COUNTS = (1, 64, 256)
 PROMPT, NEW = 256, 64
-REPETITIONS = 2
+WARM = 8
+"""Tokens that warm both sides up."""
 MODEL = "bench/decode"
 
 
@@ -115,17 +115,16 @@ async def measure(session: Session, shape: Shape, prompt: int, new: int, counts:
         await engine.load_adapter("lora", adapter)
         peer = PeftModel.from_pretrained(make_causal_lm(shape, session.device), adapter).eval()
         for count in counts:
-            ours, theirs = [], []
-            for repetition in range(REPETITIONS + 1):
-                prompts = make_prompts(shape, count, prompt, 10 * count + repetition)
-                ours.append(await decode(engine, prompts, new, "lora"))
-                theirs.append(generate(peer, prompts, new, session.device))
+            for tokens in (WARM, new):
+                prompts = make_prompts(shape, count, prompt, 10 * count + tokens)
+                ours = await decode(engine, prompts, tokens, "lora")
+                theirs = generate(peer, prompts, tokens, session.device)
             tokens = count * new
             session.record(
                 f"{shape.name}: {count} sequences, prompts of {prompt}, {new} new tokens each",
-                tokens / statistics.median(ours[1:]),
+                tokens / ours,
                 "tokens/s",
-                peer=tokens / statistics.median(theirs[1:]),
+                peer=tokens / theirs,
                 peer_name="transformers.generate + PEFT",
                 limit=decode_limit(session, shape, count, prompt + new / 2),
                 limit_how="weights and cache read once a step at the measured copy rate; prompts not counted",

@@ -20,6 +20,8 @@ from bench.gpu.results import Session
 ART = "from art.cli import app; app()"
 RESERVE = 10.0
 """Seconds in which a run that is stopped ends in order."""
+SHORT = ("--steps", "10", "--evaluation-games", "64")
+"""What the seconds of the part allow; the whole quick start has 50 steps."""
 DRY = ("--steps", "2", "--groups", "2", "--group-size", "2", "--evaluation-games", "4")
 
 
@@ -27,16 +29,25 @@ def run_quickstart(session: Session, task: str, folder: Path, seconds: float) ->
     """Returns the result that it prints; None when it had to be stopped. Raises SystemExit where it fails."""
     output = folder.with_suffix(".json")
     command = [sys.executable, "-c", ART, "quickstart", task, "--output", str(folder), "--json", str(output)]
-    program = subprocess.Popen([*command, *(DRY if session.dry else ())], env=placed(session.device))
+    command += DRY if session.dry else SHORT
+    program = subprocess.Popen(command, env=placed(session.device))
     try:
         code = program.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
         program.send_signal(signal.SIGINT)
         program.wait(timeout=RESERVE)
+        show_logs(folder)
         return None
     if code:
         raise SystemExit(f"art quickstart {task} ended with exit code {code}")
     return json.loads(output.read_text(encoding="utf-8"))
+
+
+def show_logs(folder: Path) -> None:
+    """Prints the last lines of every log, to see what took the time."""
+    for log in sorted(folder.rglob("*.log")):
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+        print(f"-- {log.name}", *lines, sep="\n", flush=True)
 
 
 def placed(device: str) -> dict[str, str]:

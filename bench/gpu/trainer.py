@@ -2,7 +2,8 @@
 
 Forward, backward and optimizer step through the trainer's own `train_step`, against plain transformers with
 PEFT in the same process (SDPA, gradient checkpointing, AdamW), against the best open trainer's published
-figure, and against the limit. Layers are computed twice on all sides, as in the published figures; then once.
+figure, and against the limit. Layers are computed twice on all sides, as in the published figures; with
+`--once` also once, which takes the memory of all layers' activations.
 
     python -m bench.gpu.trainer --shape qwen3-4b
     python -m bench.gpu.trainer --shape qwen3-4b --dry --device cpu    the same on a tiny shape
@@ -159,8 +160,8 @@ def profile_step(learner: Learner, batch: Batch, budget: int, title: str, sessio
         stream.write(f"{title}\n{table}\n\n")
 
 
-def measure_ours(session: Session, shape: Shape) -> None:
-    """Our trainer's tokens a second: layers computed twice, then once; the peer's beside the first."""
+def measure_ours(session: Session, shape: Shape, *, once: bool) -> None:
+    """Our trainer's tokens a second, and the peer's beside them."""
     peer, peer_gib, why = measure_peer(shape, session.device)
     gc.collect()
     batch, pairs = dense_row(shape, shape.row), shape.row / 2
@@ -192,6 +193,13 @@ def measure_ours(session: Session, shape: Shape) -> None:
         published_by=PUBLISHED_BY,
     )
     profile_step(learner, batch, shape.row, f"{shape.name}, layers computed twice", session)
+    if once:
+        measure_once(session, shape, learner, batch)
+
+
+def measure_once(session: Session, shape: Shape, learner: Learner, batch: Batch) -> None:
+    """The same without the second computation of the layers."""
+    policy, pairs = learner.policy, shape.row / 2
     policy.checkpoint_activations = False
     start_peak(session.device)
     flops = shape.flops_per_token(pairs, twice=False)
@@ -214,7 +222,9 @@ def main(arguments: list[str]) -> None:
     session, others = Session.open("trainer", arguments)
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", default="qwen3-0.6b")
-    measure_ours(session, find_shape(parser.parse_args(others).shape, dry=session.dry))
+    parser.add_argument("--once", action="store_true", help="then also with the layers computed once")
+    asked = parser.parse_args(others)
+    measure_ours(session, find_shape(asked.shape, dry=session.dry), once=asked.once)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from bench.gpu.shapes import Shape, find_shape, make_policy, peak_gib, start_pea
 from bench.gpu.trainer import ALGORITHM, draw_ids, make_learner, make_rollout, measure_steps
 
 GROUP = 16
-ROWS_REPETITIONS = 2
+ROWS_REPETITIONS = 1
 
 
 def make_group(shape: Shape) -> tuple[Batch, list[Batch]]:

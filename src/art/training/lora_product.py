@@ -4,6 +4,10 @@ PEFT writes `base(x) + B(A(x)) * scaling`: the scaled product and the sum are ar
 their own, read and written again in the backward pass. Here the low-rank product is added to what the base
 layer has written, and its gradient to that of the base layer. What the backward pass keeps is the same.
 
+Beside 16-bit weights PEFT keeps a LoRA in float32 and computes it so, on float32 copies of all activations.
+Here its products are 16-bit ones, as the samplers' are; the weights and what the optimizer does with them
+stay float32.
+
 Letters: T = tokens, I = input width, O = output width, R = rank.
 """
 
@@ -29,6 +33,8 @@ class _LoraProduct(torch.autograd.Function):
         up_OR: Tensor,
         scaling: float,
     ) -> Tensor:
+        ctx.kept = down_RI.dtype
+        down_RI, up_OR = down_RI.to(x_TI.dtype), up_OR.to(x_TI.dtype)
         out_TO = torch.nn.functional.linear(x_TI, weight_OI, bias_O)
         low_TR = x_TI @ down_RI.T
         out_TO.addmm_(low_TR, up_OR.T, alpha=scaling)
@@ -44,15 +50,18 @@ class _LoraProduct(torch.autograd.Function):
         x_grad_TI = None
         if ctx.needs_input_grad[0]:
             x_grad_TI = (grad_TO @ weight_OI).addmm_(low_grad_TR, down_RI)
-        down_grad_RI = low_grad_TR.T @ x_TI if ctx.needs_input_grad[3] else None
-        up_grad_OR = (grad_TO.T @ low_TR).mul_(ctx.scaling) if ctx.needs_input_grad[4] else None
+        down_grad_RI = up_grad_OR = None
+        if ctx.needs_input_grad[3]:
+            down_grad_RI = (low_grad_TR.T @ x_TI).to(ctx.kept)
+        if ctx.needs_input_grad[4]:
+            up_grad_OR = (grad_TO.T @ low_TR).to(ctx.kept).mul_(ctx.scaling)
         return x_grad_TI, None, None, down_grad_RI, up_grad_OR, None
 
 
 def join_products(causal_lm: torch.nn.Module) -> None:
     """Lets each LoRA on a frozen linear layer of the model compute as one operation where it can.
 
-    Layers of other classes, several adapters at once, dropout, variants and mixed precision stay PEFT's own.
+    Layers of other classes, several adapters at once, dropout and variants stay PEFT's own.
     """
     for module in causal_lm.modules():
         if type(module) is LoraLinear and type(module.base_layer) is torch.nn.Linear:
@@ -64,7 +73,8 @@ def _forward(module: LoraLinear, x: Tensor, *args: Any, **kwargs: Any) -> Tensor
     if name is None:
         return LoraLinear.forward(module, x, *args, **kwargs)
     base, down, up = module.base_layer, module.lora_A[name], module.lora_B[name]
-    alike = x.dtype == base.weight.dtype == down.weight.dtype == up.weight.dtype
+    kept = down.weight.dtype
+    alike = x.dtype == base.weight.dtype and kept == up.weight.dtype and kept in (x.dtype, torch.float32)
     if not alike or base.weight.requires_grad or down.bias is not None or up.bias is not None:
         return LoraLinear.forward(module, x)
     flat_TI = x.reshape(-1, x.shape[-1])

@@ -21,6 +21,8 @@ from art.training.attention.pieces import Ints, TreePlan
 
 FLEX_BLOCK = 128
 """What the kernel is tuned for."""
+ONE_KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
+"""Rows of less than a block would take a kernel made for decoding, which has no form for float32."""
 
 Bools = npt.NDArray[np.bool_]
 
@@ -41,7 +43,13 @@ def attend_flex(
     kernel = _compiled() if query_BHTD.device.type == "cuda" else flex_attention
     shared = query_BHTD.shape[1] != key_BKTD.shape[1]
     out: torch.Tensor = kernel(
-        query_BHTD, key_BKTD, value_BKTD, block_mask=mask, scale=scale, enable_gqa=shared
+        query_BHTD,
+        key_BKTD,
+        value_BKTD,
+        block_mask=mask,
+        scale=scale,
+        enable_gqa=shared,
+        kernel_options=ONE_KERNEL,
     )
     return out
 
