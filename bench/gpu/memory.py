@@ -6,8 +6,8 @@ Twice planned: by the trainer before the step, from what its own forward pass ke
 
 from __future__ import annotations
 
-import gc
 import sys
+from multiprocessing import get_context
 
 import torch
 
@@ -58,8 +58,12 @@ def measure_size(session: Session, name: str) -> None:
 def main(arguments: list[str]) -> None:
     session, _ = Session.open("memory", arguments)
     for name in SIZES:
-        measure_size(session, name)
-        gc.collect()
+        # Each in a process of its own: what one leaves in the GPU's memory would count as the next one's.
+        fork = get_context("fork").Process(target=measure_size, args=(session, name))
+        fork.start()
+        fork.join()
+        if fork.exitcode:
+            raise SystemExit(f"{name} ended with exit code {fork.exitcode}")
 
 
 if __name__ == "__main__":

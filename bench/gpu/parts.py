@@ -20,9 +20,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import get_context
+from multiprocessing.context import ForkProcess
 from pathlib import Path
+from typing import IO
 
 from bench.gpu.results import PartEnd, Status, append_line
+from bench.gpu.warm import import_all, run_module
 
 TOTAL = 480.0
 """Seconds of a whole run, installation included."""
@@ -31,6 +35,7 @@ INSTALL = 30.0
 KILL_SECONDS = 3.0
 """Between the signal to stop and the one that kills."""
 RESULTS, LOG = "gpu.jsonl", "gpu.log"
+Program = subprocess.Popen[bytes] | ForkProcess
 GPU_TESTS = ("tests/training/test_flex.py", "tests/training/test_accelerators.py")
 
 
@@ -46,12 +51,15 @@ class Part:
     command: tuple[str, ...] = field(default=())
     """Another program, which takes no arguments of a session."""
 
-    def full_command(self, run: Run, seconds: float) -> list[str]:
-        if self.command:
-            return list(self.command)
+    @property
+    def module_name(self) -> str:
+        return f"bench.gpu.{self.module or self.name}"
+
+    def arguments_in(self, run: Run, seconds: float) -> list[str]:
+        """Returns what the module is told."""
         session = ["--device", run.device, "--results", str(run.results), "--work", str(run.work)]
         session += ["--seconds", f"{seconds:.0f}", "--part", self.name, *(["--dry"] if run.dry else [])]
-        return [sys.executable, "-m", f"bench.gpu.{self.module or self.name}", *session, *self.arguments]
+        return [*session, *self.arguments]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,25 +136,43 @@ def run_part(part: Part, run: Run, seconds: float) -> PartEnd:
         stream.write(f"\n== {part.name}\n".encode())
         stream.flush()
         start = stream.tell()
-        program = subprocess.Popen(
-            part.full_command(run, seconds),
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        status: Status = "done"
+        program = start_part(part, run, seconds, stream)
         try:
-            code = program.wait(timeout=seconds - KILL_SECONDS)
-            status = "done" if code == 0 else "failed"
-        except subprocess.TimeoutExpired:
-            status, code = "cut", -1
+            code = wait_for_end(program, seconds - KILL_SECONDS)
         finally:
             _end_group(program)
+    status: Status = "cut" if code is None else "failed" if code else "done"
     said = "its time was up" if status == "cut" else last_line(log, start)
     if status == "failed":
         said = f"exit code {code}: {said}"
     return _ended(part, run, status, time.monotonic() - begin, seconds, said)
+
+
+def start_part(part: Part, run: Run, seconds: float, log: IO[bytes]) -> Program:
+    """Starts it in a process group of its own: another program, or a fork of this one with all imports."""
+    if part.command:
+        return subprocess.Popen(
+            part.command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    import_all()
+    told = (part.module_name, part.arguments_in(run, seconds), run.out / LOG)
+    fork = get_context("fork").Process(target=run_module, args=told)
+    fork.start()
+    return fork
+
+
+def wait_for_end(program: Program, seconds: float) -> int | None:
+    """Returns the exit code; None where it is still running then."""
+    if isinstance(program, subprocess.Popen):
+        with suppress(subprocess.TimeoutExpired):
+            return program.wait(timeout=seconds)
+        return None
+    program.join(seconds)
+    return program.exitcode
 
 
 def last_line(log: Path, start: int) -> str:
@@ -157,15 +183,12 @@ def last_line(log: Path, start: int) -> str:
     return lines[-1][:300] if lines else "it wrote nothing"
 
 
-def _end_group(program: subprocess.Popen[bytes]) -> None:
+def _end_group(program: Program) -> None:
     """Ends the program, and whatever it started and left."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(program.pid, sent)
-        if sent == signal.SIGTERM:
-            with suppress(subprocess.TimeoutExpired):
-                program.wait(timeout=KILL_SECONDS)
-    program.wait()
+            os.killpg(program.pid or 0, sent)
+        wait_for_end(program, KILL_SECONDS)
 
 
 def _ended(part: Part, run: Run, status: Status, seconds: float, limit: float, said: str) -> PartEnd:

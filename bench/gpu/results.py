@@ -21,8 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
-
 MATMUL, COPY = "matrix product in bfloat16", "copy within the GPU's memory"
 """The two ceilings that limits are computed from: TFLOP/s and TB/s."""
 Status = Literal["done", "cut", "failed", "left out"]
@@ -109,8 +107,6 @@ class Session:
         work = asked.work or Path(tempfile.mkdtemp(prefix="art-gpu-"))
         work.mkdir(parents=True, exist_ok=True)
         path = asked.results or work / "gpu.jsonl"
-        started = time.time() - psutil.Process().create_time()
-        print(f"{asked.part}: {started:.1f} s until all was imported", flush=True)
         return cls(
             part=asked.part, device=asked.device, dry=asked.dry, path=path, work=work, seconds=asked.seconds
         ), others

@@ -54,7 +54,8 @@ def table_rows(results: Sequence[Result]) -> Iterator[str]:
         beside += [] if one.published is None else [f"{figure(one.published)} ({one.published_by})"]
         limit = "" if one.limit is None else f"{figure(one.limit)} ({one.limit_how})"
         value = f"{figure(one.value)} {one.unit}".strip()
-        yield f"| {one.name} | {value} | {', '.join(beside)} | {limit} | {one.note} |"
+        cells = (one.name, value, ", ".join(beside), limit, one.note)
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def benchmarks_text(lines: Lines) -> str:
@@ -95,7 +96,7 @@ def readme_text(lines: Lines) -> str:
     if not results.get("memory"):
         return "The GPU rows are computed for a context of 8,192 tokens, not measured.\n"
     speeds = [
-        f"{figure(one.value)} tokens/s for {one.name.partition(':')[0]}"
+        f"{figure(one.value)} tokens/s for {one.name.partition(':')[0]} ({one.peer_name} {figure(one.peer)})"
         for part in ("trainer-0.6b", "trainer-4b")
         for one in results.get(part, [])[:1]
         if one.value is not None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from bench.gpu import league, luggage
 from bench.gpu.kit import MACHINE, check_size, normal_name, packed_versions, read_requirements
@@ -28,6 +29,19 @@ def session(folder: Path, part: str, *, dry: bool = False) -> Session:
     return Session(part=part, device="cpu", dry=dry, path=folder / "gpu.jsonl", work=folder, seconds=60.0)
 
 
+def has_ended(pid: int, patience: float = 30.0) -> bool:
+    """Whether it ends within that time; nobody may have asked for its exit code yet."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
 @pytest.mark.slow
 def test_a_part_that_overruns_is_cut_with_all_it_started(run: Run) -> None:
     pid = run.out / "pid"
@@ -36,8 +50,7 @@ def test_a_part_that_overruns_is_cut_with_all_it_started(run: Run) -> None:
     end = run_part(part, run, seconds)
     assert (end.status, end.said, end.limit) == ("cut", "its time was up", seconds)
     assert end.seconds < 60
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid.read_text()), 0)
+    assert has_ended(int(pid.read_text()))
     assert "begun" in (run.out / LOG).read_text()
 
 
@@ -116,7 +129,7 @@ def test_the_league_gives_the_program_its_own_options(run: Run) -> None:
         ["--steps", "5"],
     )
     part = league.program_part(session, own, others)
-    _, again, last = league.read_options(part.full_command(run, part.limit)[3:])
+    _, again, last = league.read_options(part.arguments_in(run, part.limit))
     assert (again.example, again.model, again.alone, last) == ("tic_tac_toe", "m", True, ["--steps", "5"])
     assert league.find_example("tic_tac_toe").metric == "not_lost"
     with pytest.raises(SystemExit, match=r"no example 'chess'; known: .*tic_tac_toe"):
@@ -191,4 +204,4 @@ def test_a_part_runs_on_a_tiny_shape(part: str, tmp_path: Path) -> None:
     asked = ["--dry", "--device", "cpu", "--results", str(results), "--work", str(tmp_path)]
     import_module(f"bench.gpu.{part}").main(asked)
     lines = list(read_lines(results))
-    assert len(lines) >= 3 and all(line["dry"] and line["part"] == part for line in lines)
+    assert len(lines) >= 2 and all(line["dry"] and line["part"] == part for line in lines)
