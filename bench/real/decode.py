@@ -28,6 +28,7 @@ import torch
 from openai import AsyncOpenAI
 
 import art
+from art.engine.vllm.runtime import MODULE
 from bench.real.bare_loop import BareLoop
 from bench.real.program import question
 
@@ -35,7 +36,7 @@ PROMPT, NEW, SIBLINGS = 50, 48, 8
 COUNTS = (1, 8, 32, 64)
 REPETITIONS = 3
 ROOT = Path(__file__).parents[2]
-VLLM = ROOT / ".venv-vllm" / "bin" / "vllm"
+VLLM = ROOT / ".venv-vllm" / "bin" / "python"
 START_SECONDS = 300.0
 Prompts = list[list[int]]
 Sample = Callable[[Prompts], Awaitable[float]]
@@ -105,7 +106,14 @@ def measure_vllm(folder: Path) -> dict[str, float]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     key, url = secrets.token_hex(16), f"http://127.0.0.1:{port}"
-    told = ["serve", str(folder), "--served-model-name=base", "--host=127.0.0.1", f"--port={port}"]
+    told = [
+        "-m",
+        MODULE,
+        f"--model={folder}",
+        "--served-model-name=base",
+        "--host=127.0.0.1",
+        f"--port={port}",
+    ]
     told += ["--dtype=float32", "--max-model-len=2048", "--enforce-eager", "--disable-uvicorn-access-log"]
     variables = {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(os.cpu_count())}
