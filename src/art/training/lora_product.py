@@ -33,11 +33,9 @@ class _LoraProduct(torch.autograd.Function):
         up_OR: Tensor,
         scaling: float,
     ) -> Tensor:
-        ctx.kept = down_RI.dtype
-        down_RI, up_OR = down_RI.to(x_TI.dtype), up_OR.to(x_TI.dtype)
         out_TO = torch.nn.functional.linear(x_TI, weight_OI, bias_O)
-        low_TR = x_TI @ down_RI.T
-        out_TO.addmm_(low_TR, up_OR.T, alpha=scaling)
+        low_TR = x_TI @ down_RI.to(x_TI.dtype).T
+        out_TO.addmm_(low_TR, up_OR.to(x_TI.dtype).T, alpha=scaling)
         ctx.scaling = scaling
         ctx.save_for_backward(x_TI, low_TR, weight_OI, down_RI, up_OR)
         return out_TO
@@ -46,15 +44,17 @@ class _LoraProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_TO: Tensor) -> tuple[Tensor | None, ...]:
         x_TI, low_TR, weight_OI, down_RI, up_OR = ctx.saved_tensors
+        kept = down_RI.dtype
+        down_RI, up_OR = down_RI.to(x_TI.dtype), up_OR.to(x_TI.dtype)
         low_grad_TR = (grad_TO @ up_OR).mul_(ctx.scaling)
         x_grad_TI = None
         if ctx.needs_input_grad[0]:
             x_grad_TI = (grad_TO @ weight_OI).addmm_(low_grad_TR, down_RI)
         down_grad_RI = up_grad_OR = None
         if ctx.needs_input_grad[3]:
-            down_grad_RI = (low_grad_TR.T @ x_TI).to(ctx.kept)
+            down_grad_RI = (low_grad_TR.T @ x_TI).to(kept)
         if ctx.needs_input_grad[4]:
-            up_grad_OR = (grad_TO.T @ low_TR).to(ctx.kept).mul_(ctx.scaling)
+            up_grad_OR = (grad_TO.T @ low_TR).to(kept).mul_(ctx.scaling)
         return x_grad_TI, None, None, down_grad_RI, up_grad_OR, None
 
 
