@@ -27,7 +27,10 @@ ANSWERS = {
     ),
     "How much VRAM do I need?": ("docs/guides/hardware.md#model-size", ["Qwen3-8B", "24 GB"]),
     "How do I compute the memory of my model?": ("docs/guides/hardware.md#hardware", ["art doctor --plan"]),
-    "Was it measured on a GPU?": ("README.md#art-the-agent-reinforcement-trainer", ["from two CPU cores unless a GPU is named"]),
+    "Was it measured on a GPU?": (
+        "README.md#art-the-agent-reinforcement-trainer",
+        ["from two CPU cores unless a GPU is named"],
+    ),
     "What does a program look like?": ("README.md#an-agent-of-your-own", ["model.train(", "reward"]),
     "How do I start a project of my own?": (
         "docs/get-started/first-agent.md#replace-the-task",
