@@ -29,6 +29,7 @@ from transformers.utils import logging as transformers_logging
 
 from art.engine.protocol import Engine, GenerateRequest, Sampling
 from art.wire.engine import BuiltinOptions
+from bench.batched_generate import generate_seconds
 from bench.models import NANO, qwen3, save_adapter, save_model
 from bench.rows import Row, write_rows
 from bench.workers import running_engine
@@ -74,33 +75,13 @@ class OneTurn:
         if tokens != NEW_TOKENS:
             raise SystemExit(f"our engine sampled {tokens} tokens, not {NEW_TOKENS}")
 
-    @torch.inference_mode()
-    def theirs(self, prompts: list[list[int]]) -> float:
-        ids = torch.tensor(prompts)
-        begin = time.perf_counter()
-        out = self.peer.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=True,
-            top_k=0,
-            top_p=1.0,
-            min_new_tokens=NEW_TOKENS,
-            max_new_tokens=NEW_TOKENS,
-            pad_token_id=0,
-            eos_token_id=None,
-        )
-        seconds = time.perf_counter() - begin
-        if out.shape[1] != PROMPT_TOKENS + NEW_TOKENS:
-            raise SystemExit(f"the peer sampled {out.shape[1] - PROMPT_TOKENS} tokens, not {NEW_TOKENS}")
-        return seconds
-
     async def row(self, name: str, count: int, siblings: int = 1) -> Row:
         """`count` requests, of which each `siblings` share a prompt."""
         pairs = []
         for repetition in range(REPETITIONS + 1):
             prompts = torch.randint(VOCAB, (count // siblings, PROMPT_TOKENS)).repeat_interleave(siblings, 0)
             prompts = prompts.tolist()
-            theirs = self.theirs(prompts)
+            theirs = generate_seconds(self.peer, prompts, NEW_TOKENS)
             pair = (await self.ours(prompts), theirs)
             # The first one warms both up.
             if repetition:

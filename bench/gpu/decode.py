@@ -12,7 +12,6 @@ import asyncio
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft import PeftModel
@@ -23,6 +22,7 @@ from art.engine.protocol import GenerateRequest, Sampling
 from art.training.trainer import Trainer
 from art.wire.engine import BuiltinOptions
 from art.wire.training import LoraSpec
+from bench.batched_generate import generate_seconds
 from bench.gpu.results import COPY, Session
 from bench.gpu.shapes import Shape, find_shape, make_causal_lm, make_policy, model_folder
 from bench.gpu.trainer import draw_ids
@@ -76,28 +76,6 @@ async def decode(engine: BuiltinEngine, prompts: list[list[int]], new: int, adap
     return seconds
 
 
-@torch.inference_mode()
-def generate(peer: Any, prompts: list[list[int]], new: int, device: str) -> float:
-    """Returns the seconds that `transformers.generate` takes for the same."""
-    ids = torch.tensor(prompts, device=device)
-    begin = time.perf_counter()
-    out = peer.generate(
-        input_ids=ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=True,
-        top_k=0,
-        top_p=1.0,
-        min_new_tokens=new,
-        max_new_tokens=new,
-        pad_token_id=0,
-        eos_token_id=None,
-    ).cpu()
-    seconds = time.perf_counter() - begin
-    if out.shape[1] != len(prompts[0]) + new:
-        raise SystemExit(f"the peer sampled {out.shape[1] - len(prompts[0])} tokens, not {new}")
-    return seconds
-
-
 def decode_limit(session: Session, shape: Shape, count: int, context: float) -> float | None:
     """Returns the tokens a second that the copy rate allows."""
     rate = session.ceiling(COPY)
@@ -118,13 +96,13 @@ async def measure(session: Session, shape: Shape, prompt: int, new: int, counts:
             for tokens in (WARM, new):
                 prompts = make_prompts(shape, count, prompt, 10 * count + tokens)
                 ours = await decode(engine, prompts, tokens, "lora")
-                theirs = generate(peer, prompts, tokens, session.device)
-            tokens = count * new
+                theirs = generate_seconds(peer, prompts, tokens, session.device)
+            drawn = count * new
             session.record(
                 f"{shape.name}: {count} sequences, prompts of {prompt}, {new} new tokens each",
-                tokens / ours,
+                drawn / ours,
                 "tokens/s",
-                peer=tokens / theirs,
+                peer=drawn / theirs,
                 peer_name="transformers.generate + PEFT",
                 limit=decode_limit(session, shape, count, prompt + new / 2),
                 limit_how="weights and cache read once a step at the measured copy rate; prompts not counted",

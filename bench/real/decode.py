@@ -29,6 +29,7 @@ from openai import AsyncOpenAI
 
 import art
 from art.engine.vllm.runtime import MODULE
+from bench.batched_generate import generate_seconds
 from bench.real.bare_loop import BareLoop
 from bench.real.program import question
 
@@ -153,20 +154,7 @@ def serve_generate(folder: Path) -> None:
     peer = get_peft_model(base, spec).eval()
 
     async def sample(prompts: Prompts) -> float:
-        ids = torch.tensor(prompts)
-        begin = time.perf_counter()
-        with torch.inference_mode():
-            peer.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                do_sample=True,
-                top_k=0,
-                top_p=1.0,
-                min_new_tokens=NEW,
-                max_new_tokens=NEW,
-                pad_token_id=0,
-            )
-        return time.perf_counter() - begin
+        return generate_seconds(peer, prompts, NEW)
 
     asyncio.run(answer(sample))
 

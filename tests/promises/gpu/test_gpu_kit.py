@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from bench.gpu import league, luggage
 from bench.gpu.kit import MACHINE, check_size, normal_name, packed_versions, read_requirements
 from bench.gpu.parts import INSTALL, KILL_SECONDS, LOG, PARTS, TOTAL, Part, Run, run_part, run_parts
 from bench.gpu.results import MATMUL, Session, append_line, read_lines
 from bench.gpu.tables import BEGIN, PAGES, RECORDS, benchmarks_text, measured_lines, printed
+
+from waiting import eventually, gone
 
 
 @pytest.fixture
@@ -29,19 +29,6 @@ def session(folder: Path, part: str, *, dry: bool = False) -> Session:
     return Session(part=part, device="cpu", dry=dry, path=folder / "gpu.jsonl", work=folder, seconds=60.0)
 
 
-def has_ended(pid: int, patience: float = 30.0) -> bool:
-    """Whether it ends within that time; nobody may have asked for its exit code yet."""
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 @pytest.mark.slow
 def test_a_part_that_overruns_is_cut_with_all_it_started(run: Run) -> None:
     pid = run.out / "pid"
@@ -50,7 +37,7 @@ def test_a_part_that_overruns_is_cut_with_all_it_started(run: Run) -> None:
     end = run_part(part, run, seconds)
     assert (end.status, end.said, end.limit) == ("cut", "its time was up", seconds)
     assert end.seconds < 60
-    assert has_ended(int(pid.read_text()))
+    eventually(lambda: gone(int(pid.read_text())))
     assert "begun" in (run.out / LOG).read_text()
 
 
@@ -195,13 +182,13 @@ def test_the_arithmetic_of_limits() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["trainer", "agreement"])
-def test_a_part_runs_on_a_tiny_shape(part: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("part", "more"), [("trainer", ["--once"]), ("agreement", [])])
+def test_a_part_runs_on_a_tiny_shape(part: str, more: list[str], tmp_path: Path) -> None:
     """The others are run by `make gpu-kit-check`."""
     from importlib import import_module
 
     results = tmp_path / "gpu.jsonl"
     asked = ["--dry", "--device", "cpu", "--results", str(results), "--work", str(tmp_path)]
-    import_module(f"bench.gpu.{part}").main(asked)
+    import_module(f"bench.gpu.{part}").main([*asked, *more])
     lines = list(read_lines(results))
-    assert len(lines) >= 2 and all(line["dry"] and line["part"] == part for line in lines)
+    assert len(lines) >= 3 and all(line["dry"] and line["part"] == part for line in lines)
