@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +32,25 @@ OTHERS = ROOT / ".venv-deployment"
 VLLM = ROOT / ".venv-vllm"
 ART = str(Path(sys.executable).with_name("art"))
 BASE = "art/smollm2"
+END = "<|im_end|>"
 QUESTIONS = ("What is the capital of France?", "Name three fruits.", "How many days does a week have?")
+UNDECIDED = 0.05
+"""Nats between the two best tokens, below which 16-bit weights (llama.cpp) may prefer the other."""
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+
+
+def greedy(model: str, question: str) -> dict[str, Any]:
+    body = {"model": model, "messages": [{"role": "user", "content": question}], "max_tokens": 12}
+    return {**body, "temperature": 0.0}
 
 
 def asked(url: str, model: str, key: str = "none") -> list[str]:
     """The greedy replies of an OpenAI-compatible endpoint."""
     replies = []
     for question in QUESTIONS:
-        body = {"model": model, "messages": [{"role": "user", "content": question}], "max_tokens": 12}
         reply = httpx.post(
             f"{url}/chat/completions",
-            json={**body, "temperature": 0.0},
+            json=greedy(model, question),
             headers={"authorization": f"Bearer {key}"},
             timeout=120,
         )
@@ -51,17 +59,37 @@ def asked(url: str, model: str, key: str = "none") -> list[str]:
     return replies
 
 
+def decided(url: str, model: str, key: str) -> list[str]:
+    """ART's greedy replies, each up to the first token that rounding the weights may change."""
+    replies = []
+    for question in QUESTIONS:
+        reply = httpx.post(
+            f"{url}/chat/completions",
+            json={**greedy(model, question), "logprobs": True, "top_logprobs": 2},
+            headers={"authorization": f"Bearer {key}"},
+            timeout=120,
+        )
+        assert reply.status_code == 200, reply.text
+        tokens = reply.json()["choices"][0]["logprobs"]["content"]
+        best = [token["top_logprobs"] for token in tokens]
+        sure = takewhile(lambda two: two[0]["logprob"] - two[1]["logprob"] > UNDECIDED, best)
+        replies.append("".join(two[0]["token"] for two in sure if two[0]["token"] != END))
+    return replies
+
+
 def test_from_its_file_to_other_servers(tmp_path: Path) -> None:
     trained_and_killed(tmp_path)
-    before, after, ours = asyncio.run(evaluated(tmp_path))
+    before, after, ours, sure = asyncio.run(evaluated(tmp_path))
     assert len(before) == len(after) == len(CHOICES)
     assert before != after, "lm-evaluation-harness measured the same weights twice"
     adapter, merged, gguf = (exported(tmp_path, format) for format in ("peft", "merged", "gguf"))
     assert peft_replies(adapter) == ours
     with vllm_server(merged, tmp_path) as url:
         assert asked(url, "sea") == ours
+    assert sum(map(len, sure)) > sum(map(len, ours)) / 2, (sure, ours)
     with llama_cpp_server(gguf / "sea.gguf") as url:
-        assert asked(url, "sea") == ours
+        theirs = asked(url, "sea")
+    assert all(map(str.startswith, theirs, sure)), (theirs, sure)
 
 
 def trained_and_killed(folder: Path) -> None:
@@ -99,8 +127,10 @@ metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
 """
 
 
-async def evaluated(folder: Path) -> tuple[list[Any], list[Any], list[str]]:
-    """The log-likelihoods that the harness read of the base and of the trained model, and ART's replies."""
+async def evaluated(folder: Path) -> tuple[list[Any], list[Any], list[str], list[str]]:
+    """The log-likelihoods that the harness read of the base and of the trained model, and ART's replies,
+    whole and as far as they are decided.
+    """
     tasks = folder / "tasks"
     tasks.mkdir()
     data = folder / "choices.jsonl"
@@ -118,7 +148,8 @@ async def evaluated(folder: Path) -> tuple[list[Any], list[Any], list[str]]:
             await asyncio.to_thread(harness_scores, folder, tasks, url, key, name, tokenizer)
             for name in (f"{newest.partition('@')[0]}@0", newest)
         ]
-        return scores[0], scores[1], await asyncio.to_thread(asked, url, newest, key)
+        replies = await asyncio.to_thread(asked, url, newest, key)
+        return scores[0], scores[1], replies, await asyncio.to_thread(decided, url, newest, key)
 
 
 def harness_scores(folder: Path, tasks: Path, url: str, key: str, name: str, tokenizer: Path) -> list[Any]:
@@ -163,7 +194,7 @@ def peft_replies(adapter: Path) -> list[str]:
 
     from art.engine.gguf_cache import local_folder
 
-    base = AutoModelForCausalLM.from_pretrained(local_folder(BASE))
+    base = AutoModelForCausalLM.from_pretrained(local_folder(BASE), dtype="float32")
     model = PeftModel.from_pretrained(base, adapter).eval()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(adapter)
     replies = []
