@@ -94,12 +94,11 @@ def score_entries(
     """
     logprobs_E = torch.zeros_like(columns.sampled_E)
     values_E = None if critic is None else torch.zeros_like(columns.sampled_E)
-    with ranks.agree():
+    with ranks.agree(), without_dropout(policy.causal_lm) if draws is None else nullcontext():
         for number, micro in share.micro_batches:
             if draws is not None:
                 draws.seed(number)
-            with without_dropout(policy.causal_lm) if draws is None else nullcontext():
-                scores, _ = policy.entry_scores(micro, drawn)
+            scores, _ = policy.entry_scores(micro, drawn)
             rows_E = torch.as_tensor(micro.entry_E, device=logprobs_E.device)
             logprobs_E[rows_E] = scores.logprobs_E.to(logprobs_E.dtype)
             if critic is not None and values_E is not None:

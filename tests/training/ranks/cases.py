@@ -10,9 +10,11 @@ import torch
 from tiny_policies import MODEL, causal_lm, games, policy, qwen3, randomize
 
 from art.batch.algorithms import resolve
+from art.batch.algorithms.facts import needs_sequences
 from art.batch.batch_types import Batch
 from art.training.attention.interface import NAME
 from art.training.policy import Policy, fingerprint
+from art.training.ranks.deal import Dealer
 from art.training.ranks.group import RankGroup
 from art.training.ranks.sharded import own_part, shard_base
 from art.training.trainer import Trainer
@@ -57,6 +59,24 @@ def request_of(batch: Batch, algorithm: Algorithm, step: int, case: dict[str, An
         reference=case.get("reference"),
         kind="sft" if case["algorithm"] == "sft" else "rl",
     )
+
+
+def paddings_of(case: dict[str, Any], world: int) -> list[list[int]]:
+    """For each step, how often each rank would forward the whole batch's plan for nothing, with a base in
+    shards and dropout.
+    """
+    algorithm, base = algorithm_of(case), make_policy()
+    found = []
+    for step in range(case.get("steps", 2)):
+        batch = batch_of(case, algorithm, step)
+        packing = base.pack(
+            batch.tree,
+            batch.entries,
+            case.get("budget", 28),
+            whole_sequences=needs_sequences(algorithm),
+        )
+        found.append([Dealer(rank, world, equal=True).deal(packing).padding for rank in range(world)])
+    return found
 
 
 class Learned:
