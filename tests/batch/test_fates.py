@@ -201,3 +201,37 @@ def test_what_is_context_may_be_longer_than_what_can_be_trained() -> None:
     one = rollout("a", 1.0, long, sample("a.1", [1], [2]))
     batch = build_batch([GroupRow(rollouts=[one, attempt("b", 0.0, 1)])], max_length=10)
     assert batch.sheet.fates["trained"].rollouts == 2 and batch.sheet.fates["context"].tokens == 50
+
+
+SAME = [attempt("a", 1.0, 2), attempt("b", 0.0, 2)]
+"""The same tokens twice, with different rewards."""
+
+
+def test_rollouts_of_the_same_tokens_whose_rewards_cancel_out_are_no_step() -> None:
+    batch = build_batch([GroupRow(rollouts=SAME)])
+    assert batch.empty and batch.sheet.fates == {"identical": SheetRow(rollouts=2, tokens=4)}
+    assert [one.fate for one in batch.fates[0]] == ["identical"] * 2
+    others = [attempt("c", 1.0, 3), attempt("d", 0.0, 5)]
+    for mode, normalizer in (("drop", 2), ("count", 4)):
+        algorithm = Algorithm(zero_advantage=mode)  # type: ignore[arg-type]
+        batch = build_batch([GroupRow(rollouts=[*SAME, *others])], algorithm=algorithm)
+        assert batch.sheet.fates["identical"].rollouts == batch.sheet.fates["trained"].rollouts == 2
+        assert batch.normalizer == normalizer and len(batch.entries) == 8
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "parts"),
+    [
+        ([*SAME, attempt("c", 0.0, 3)], {}),  # what is left of their advantages counts
+        ([attempt("a", 1.0, 2), attempt("b", 0.0, 2, sampling=SamplingSpec(temperature=0.5))], {}),
+        ([attempt("a", 1.0, 2, step=1), attempt("b", 0.0, 2, step=2)], {}),
+        (SAME, {"advantage": {"kind": "group", "balance": 0.5}}),
+        (SAME, {"advantage": {"kind": "gae"}, "critic": {}}),
+        (SAME, {"kl": {"coefficient": 0.1}}),
+    ],
+)
+def test_the_same_tokens_are_trained_where_a_gradient_is_left(
+    rollouts: list[RolloutRow], parts: dict[str, object]
+) -> None:
+    batch = build_batch([GroupRow(rollouts=rollouts)], algorithm=Algorithm.model_validate(parts))
+    assert batch.sheet.fates.keys() == {"trained"}

@@ -103,13 +103,16 @@ def games(
     *,
     untrained: float = 0.0,
     stale: int | None = None,
+    unscored: int | None = None,
+    add: int | None = None,
     at_least: float | None = None,
     algorithm: Algorithm = BY_TOKEN,
 ) -> Batch:
     """Groups of ragged rollouts of several turns behind a shared prompt, as agents make them.
 
-    untrained: the share of turns that are not trained. stale: the rollout of each group whose reward only
-    counts. at_least: the smallest reward. algorithm: its weights of tokens; 1 unless given.
+    untrained: the share of turns that are not trained. Of each group, stale: the rollout whose reward only
+    counts; unscored: the one without a reward; add: the one with 1 more. at_least: the smallest reward.
+    algorithm: its weights of tokens; 1 unless given.
     """
     rng, chance = np.random.default_rng(seed), np.random.default_rng(seed + 1)
 
@@ -134,10 +137,11 @@ def games(
                     )
                 )
                 context += completion + ids(3)
+            reward = max(float(rng.normal()), -np.inf if at_least is None else at_least) + (number == add)
             rollouts.append(
                 RolloutRow(
                     rollout=f"{group}.{number}",
-                    reward=max(float(rng.normal()), -np.inf if at_least is None else at_least),
+                    reward=None if number == unscored else reward,
                     samples=samples,
                     stale=number == stale,
                 )

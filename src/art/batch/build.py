@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from art.batch.advantages import BY_TRAINER, Advantage, advantages
+from art.batch.advantages import BY_TRAINER, RESIDUE, Advantage, advantages
 from art.batch.aggregation import Weighed, trains_without_advantage, weigh
-from art.batch.algorithms.facts import taken_off_rewards
+from art.batch.algorithms.facts import reshaped_by_trainer
 from art.batch.balance_sheet import CONTEXT, UNTRAINABLE, SheetAccount, check_balance
 from art.batch.batch_types import (
     Batch,
@@ -106,8 +107,13 @@ class _Judged:
 
     attempt: CheckedRollout
     advantage: Advantage
-    trained: bool
-    """False: it only counts in what the loss is divided by."""
+    fate: str
+    """trained, zero_advantage or identical. Those that are not trained may count in what the loss is divided
+    by."""
+
+    @property
+    def trained(self) -> bool:
+        return self.fate == "trained"
 
     def of_samples(self) -> list[Advantage]:
         """The advantage of each sample; a number per token is cut at the samples' ends."""
@@ -132,7 +138,8 @@ def build_batch(
     A rollout with a sample of more than `max_length` ids is overlong, one whose last completion was cut may
     be left out as truncated, one of an old policy is stale: their rewards count in their group's statistics
     (long rollouts are the ones that become stale; a baseline without them would be that of the short ones),
-    their tokens are not trained. The batch may be `empty`, when no rollout has an advantage.
+    their tokens are not trained. Rollouts of a group that sampled the same tokens, and whose advantages
+    cancel out, are `identical` and not trained. The batch may be `empty`, when no rollout has an advantage.
 
     Two attempts with rewards 1 and 0, and one that failed:
 
@@ -169,7 +176,7 @@ def build_batch(
     metrics = _reward_metrics(attempts, algorithm)
     fates = _fates(checked, judged, algorithm)
     batch = _lay_out(trained, weights, weighed, account, algorithm, fates, metrics)
-    if not taken_off_rewards(algorithm):
+    if not reshaped_by_trainer(algorithm):
         return batch
     return replace(batch, rewards=_rewards(attempts, [one.attempt for one in trained]))
 
@@ -185,7 +192,7 @@ def _fates(
         if one is None:
             return RolloutFate(fate=attempt.fate or "unscored", tokens=attempt.tokens, advantage=None)
         return RolloutFate(
-            fate="trained" if one.trained else "zero_advantage",
+            fate=one.fate,
             tokens=attempt.tokens,
             advantage=None if _shaped_by_trainer(algorithm) else float(np.mean(one.advantage)),
         )
@@ -195,7 +202,7 @@ def _fates(
 
 def _shaped_by_trainer(algorithm: Algorithm) -> bool:
     """Returns whether the advantages of the entries are not yet what is trained with."""
-    return algorithm.advantage.kind in BY_TRAINER or taken_off_rewards(algorithm)
+    return algorithm.advantage.kind in BY_TRAINER or reshaped_by_trainer(algorithm)
 
 
 def _rewards(
@@ -236,9 +243,13 @@ def _judge(
         algorithm.advantage,
     )
     keep_all = trains_without_advantage(algorithm)
+    if algorithm.masked == "drop":
+        # As good as the mean of all may be better than the mean of the kept.
+        keep_all |= any(value is not None and np.any(value) for values_G in values for value in values_G)
     judged = []
     for attempts_G, values_G in zip(attempts, values, strict=True):
-        for attempt, value in zip(attempts_G, values_G, strict=True):
+        cancelled = set() if keep_all else _cancelled(attempts_G, values_G)
+        for number, (attempt, value) in enumerate(zip(attempts_G, values_G, strict=True)):
             if attempt.fate is not None or value is None:
                 account.book(attempt.fate or "unscored", rollouts=1, tokens=attempt.tokens)
                 if attempt.fate == UNTRAINABLE:
@@ -249,11 +260,34 @@ def _judge(
                     f"The advantage of rollout {attempt.rollout.rollout!r} is {value!r}, more than the "
                     f"trainer can hold; its reward is {attempt.reward!r}: scale the rewards."
                 )
-            trained = keep_all or bool(np.any(value))
-            if not trained:
-                account.book("zero_advantage", rollouts=1, tokens=attempt.tokens)
-            judged.append(_Judged(attempt=attempt, advantage=value, trained=trained))
+            fate = "trained" if keep_all or np.any(value) else "zero_advantage"
+            if number in cancelled:
+                fate = "identical"
+            if fate != "trained":
+                account.book(fate, rollouts=1, tokens=attempt.tokens)
+            judged.append(_Judged(attempt=attempt, advantage=value, fate=fate))
     return judged
+
+
+def _cancelled(attempts_G: Sequence[CheckedRollout], values_G: Sequence[Advantage | None]) -> set[int]:
+    """The attempts of a group that sampled the same tokens from the same prompts as others, and whose
+    advantages and those of the others add up to zero: one gradient, up and down by the same amount.
+    """
+    same: dict[Any, list[int]] = {}
+    for number, (attempt, value) in enumerate(zip(attempts_G, values_G, strict=True)):
+        if attempt.fate is None and value is not None and np.any(value):
+            key = tuple(
+                (ids.tobytes(), len(row.completion_ids), row.sampling, row.step)
+                for row, ids in zip(attempt.samples, attempt.ids, strict=True)
+            )
+            same.setdefault(key, []).append(number)
+    found: set[int] = set()
+    for numbers in same.values():
+        values = [np.asarray(values_G[number], np.float64) for number in numbers]
+        largest = max(float(np.abs(value).max()) for value in values)
+        if np.abs(sum(values)).max() <= RESIDUE * largest * len(values):
+            found.update(numbers)
+    return found
 
 
 def _set_aside(account: SheetAccount, attempt: CheckedRollout) -> int:

@@ -100,7 +100,11 @@ def normalizer_of(entries: LossEntries, rows_E: Ints, normalizer: float, algorit
     if len(rows_E) == len(entries):
         return normalizer
     if algorithm.aggregation.kind == "constant":
-        share = len(np.unique(entries.sequence_E[rows_E])) / len(np.unique(entries.sequence_E))
+        counted_E = entries.weight_E > 0
+        mine_E = rows_E[counted_E[rows_E]]
+        share = len(np.unique(entries.sequence_E[mine_E])) / max(
+            1, len(np.unique(entries.sequence_E[counted_E]))
+        )
     else:
         total = float(entries.weight_E.sum(dtype=np.float64))
         share = float(entries.weight_E[rows_E].sum(dtype=np.float64)) / total if total else 0.0

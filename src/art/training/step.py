@@ -25,6 +25,7 @@ from art.training.distributions import Distributions, follow_constraints, follow
 from art.training.first_pass import FirstScores, References, reference_context, score_entries
 from art.training.losses.base import LossInputs, LossOutput
 from art.training.losses.compose import Loss
+from art.training.masked_rollouts import masked_rollouts, reweigh, without_rollouts
 from art.training.minibatches import (
     EntryColumns,
     Ints,
@@ -117,7 +118,7 @@ class _Step:
         token_budget: int,
     ) -> None:
         self.learner, self.tree, self.entries, self.request = learner, tree, entries, request
-        self.algorithm = request.algorithm
+        self.algorithm, self.whole_normalizer = request.algorithm, request.normalizer
         policy, ranks = learner.policy, learner.ranks
         self.ranks = ranks
         masks = follow_constraints(tree, entries, request.sampling, policy.grammars, policy.head.vocab_size)
@@ -164,15 +165,27 @@ class _Step:
         if unknown:
             columns.sampled_E = columns.sampled_E.where(~columns.sampled_E.isnan(), first.logprobs_E)
         columns.value_E = first.values_E
+        if algorithm.masked == "drop":
+            return self._leave_out_masked(first)
         self.columns, found = shape_advantages(columns, algorithm, first, self.request.rewards)
         return found
+
+    def _leave_out_masked(self, first: FirstScores) -> dict[str, float]:
+        """The advantages, weights and divisor of a batch without the rollouts that masks drop whole."""
+        algorithm, columns = self.algorithm, self.columns
+        masked = masked_rollouts(columns, algorithm, first.logprobs_E)
+        rewards = without_rollouts(self.request.rewards or (), masked)
+        columns, found = shape_advantages(columns, algorithm, first, rewards, masked)
+        anew = reweigh(columns, self.entries, algorithm, rewards)
+        self.columns, self.entries, self.whole_normalizer = anew.columns, anew.entries, anew.normalizer
+        return {**found, "data/masked_rollouts": float(len(masked))}
 
     def begin_update(self, rows_E: Ints, tally: Tally, budget: int) -> Share:
         """This rank's micro-batches of one update, which begins, or begins again."""
         self.learner.optimizer.zero_grad(set_to_none=True)  # of a try that failed half way
         if self.learner.critic is not None:
             self.learner.critic.zero_grad()
-        self.normalizer = normalizer_of(self.entries, rows_E, self.request.normalizer, self.algorithm)
+        self.normalizer = normalizer_of(self.entries, rows_E, self.whole_normalizer, self.algorithm)
         with self.ranks.agree():
             share, self.slopes_E = self.dealer.deal(self._pack(rows_E, budget)), None
         self.draws.begin()
@@ -214,11 +227,14 @@ class _Step:
         return total
 
     def update(self, learning_rate: float, tally: Tally) -> float | None:
-        """Move the weights. Returns the gradient's norm; None where masks dropped every entry, so that only
-        the momentum of earlier steps would move them: nothing moves.
+        """Move the weights. Returns the gradient's norm; None where masks dropped every entry, or all that
+        the others were compared with, so that only the momentum of earlier steps would move them: nothing
+        moves.
         """
         spec, critic = self.request.optimizer, self.learner.critic
-        if tally.all_dropped and not has_gradient(self.learner.optimizer):
+        if (tally.all_dropped or self.algorithm.masked == "drop") and not has_gradient(
+            self.learner.optimizer
+        ):
             self.learner.optimizer.zero_grad(set_to_none=True)
             if critic is not None:
                 critic.zero_grad()

@@ -17,16 +17,16 @@ other; S = trained rollouts.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from art.batch.advantages import advantages
-from art.batch.algorithms.facts import taken_off_rewards
+from art.batch.algorithms.facts import reshaped_by_trainer
 from art.errors import TokenMismatchError
 from art.training.first_pass import FirstScores
 from art.training.losses.compose import kl_term
+from art.training.masked_rollouts import Rewards
 from art.training.minibatches import EntryColumns
 from art.wire.algorithm import AdvantageSpec, Algorithm
 
@@ -129,16 +129,17 @@ def distillation_advantages(teacher_logprobs_E: torch.Tensor, logprobs_E: torch.
     return (teacher_logprobs_E - logprobs_E).detach()
 
 
-Rewards = Sequence[Sequence[tuple[float, int]]]
-"""See `TrainRequest.rewards`."""
-
-
 def shape_advantages(
-    columns: EntryColumns, algorithm: Algorithm, first: FirstScores, rewards: Rewards | None = None
+    columns: EntryColumns,
+    algorithm: Algorithm,
+    first: FirstScores,
+    rewards: Rewards | None = None,
+    masked: frozenset[int] = frozenset(),
 ) -> tuple[EntryColumns, dict[str, float]]:
-    """The columns with final advantages (and a critic's returns), and metrics of what was added.
+    """The columns with final advantages (and a critic's returns), and metrics of what was added. `masked`:
+    rollouts without a vote, which are not among the rewards; their advantage is 0.
 
-    Raises TokenMismatchError where a KL is taken off rewards that are not those of the entries' rollouts.
+    Raises TokenMismatchError where the rewards are not those of the entries' rollouts.
     """
     metrics: dict[str, float] = {}
     columns = dataclasses.replace(columns)
@@ -151,8 +152,9 @@ def shape_advantages(
     in_reward = kl is not None and kl.place == "reward"
     if columns.teacher_E is not None:
         columns.advantage_E = distillation_advantages(columns.teacher_E, first.logprobs_E)
-    if penalty_E is not None and taken_off_rewards(algorithm):
-        columns.advantage_E = _of_net_rewards(columns, algorithm.advantage, penalty_E, rewards or ())
+    if reshaped_by_trainer(algorithm):
+        cost_E = penalty_E if in_reward else None
+        columns.advantage_E = _of_net_rewards(columns, algorithm.advantage, cost_E, rewards or (), masked)
         metrics["loss/advantage_abs"] = float(columns.advantage_E.abs().mean())
     if first.values_E is not None:
         spec = algorithm.advantage
@@ -173,30 +175,37 @@ def shape_advantages(
 
 
 def _of_net_rewards(
-    columns: EntryColumns, spec: AdvantageSpec, penalty_E: torch.Tensor, rewards: Rewards
+    columns: EntryColumns,
+    spec: AdvantageSpec,
+    penalty_E: torch.Tensor | None,
+    rewards: Rewards,
+    masked: frozenset[int],
 ) -> torch.Tensor:
-    """The advantages of rewards that a KL per token is taken off; see `art.batch.advantages`."""
+    """The advantages of rewards, of which a KL per token may be taken off; see `art.batch.advantages`."""
     sequence_E = columns.sequence_E.cpu().numpy()
-    cost_E = penalty_E.detach().double().cpu().numpy()
     order_E = np.argsort(sequence_E, kind="stable")
     number_S, start_S = np.unique(sequence_E[order_E], return_index=True)
     rows_S = dict(zip(number_S.tolist(), np.split(order_E, start_S[1:]), strict=True))
     named = sorted(number for rewards_G in rewards for _, number in rewards_G if number >= 0)
-    if named != sorted(rows_S):
+    if named != sorted(rows_S.keys() - masked):
         raise TokenMismatchError(
-            f"A KL in the reward needs the reward of every rollout of the batch, once: `rewards` names "
-            f"{len(named)} rollouts, and the entries are of {len(rows_S)}."
+            f"The trainer's advantages need the reward of every rollout of the batch, once: `rewards` names "
+            f"{len(named)} rollouts, and the entries are of {len(rows_S)}, {len(masked)} of them masked."
         )
+    penalties = None
+    if penalty_E is not None:
+        cost_E = penalty_E.detach().double().cpu().numpy()
+        penalties = [
+            [cost_E[rows_S[number]] if number >= 0 else None for _, number in rewards_G]
+            for rewards_G in rewards
+        ]
     found = advantages(
         [[reward for reward, _ in rewards_G] for rewards_G in rewards],
         [[len(rows_S.get(number, ())) for _, number in rewards_G] for rewards_G in rewards],
         spec,
-        [
-            [cost_E[rows_S[number]] if number >= 0 else None for _, number in rewards_G]
-            for rewards_G in rewards
-        ],
+        penalties,
     )
-    advantage_E = np.empty(len(cost_E))
+    advantage_E = np.zeros(len(sequence_E))
     for rewards_G, values_G in zip(rewards, found, strict=True):
         for (_, number), value in zip(rewards_G, values_G, strict=True):
             if number >= 0:

@@ -243,6 +243,10 @@ class Algorithm(Strict):
     truncated: Literal["train", "drop"] = "train"
     """Rollouts whose last completion was cut at its token limit: trained like others, or left out (their
     reward still counts in the group)."""
+    masked: Literal["count", "drop"] = "count"
+    """Rollouts that the mismatch masks drop whole. count: their rewards stay in the mean and the deviation of
+    their group, their tokens in what the loss is divided by. drop: all of it is computed without them, after
+    one more pass over the batch."""
     zero_advantage: Literal["drop", "count"] = "drop"
     """Rollouts without advantage: left out, or counted in the mean that the loss is divided by."""
     updates: UpdatesSpec = UpdatesSpec()

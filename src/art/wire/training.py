@@ -261,7 +261,8 @@ class TrainRequest(Strict):
     sampling: list[SamplingSpec] = Field(default_factory=lambda: [PLAIN_SAMPLING])
     rewards: list[list[tuple[FiniteFloat, Annotated[int, Field(ge=-1)]]]] | None = None
     """Of each group, its scored rollouts: reward, and number (`entry_sequence_E`) or -1 where only the reward
-    counts. There where a KL is taken off the rewards: the trainer computes the advantages anew."""
+    counts. There where the trainer computes the advantages anew: a KL is taken off the rewards, or rollouts
+    that masks drop have no vote."""
     reference: str | None = None
     """Folder of the reference policy's or the teacher's adapter: a checkpoint, or for a reference any LoRA
     that PEFT wrote. None: the base without one."""

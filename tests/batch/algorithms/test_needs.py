@@ -48,6 +48,7 @@ def test_of_the_rows() -> None:
         ("distillation", {"teacher": BASE}, {"reference", "first"}),
         ("distillation", {"teacher": SERVER}, {"first"}),
         ("grpo", {"advantage": "gae", "critic": {}}, {"first"}),
+        ("grpo", {"mismatch": [{"kind": "token_mask", "high": 2}], "masked": "drop"}, {"first"}),
     ],
 )
 def test_of_the_parts(name: str, parts: dict[str, Any], needed: set[str]) -> None:

@@ -48,14 +48,13 @@ def batch_of(case: dict[str, Any], algorithm: Algorithm, step: int) -> Batch:
 
 
 def request_of(batch: Batch, algorithm: Algorithm, step: int, case: dict[str, Any]) -> TrainRequest:
-    taken_off = algorithm.kl is not None and algorithm.kl.place == "reward" and algorithm.critic is None
     return TrainRequest(
         model=MODEL,
         step=step,
         algorithm=algorithm,
         optimizer=OptimizerSpec(learning_rate=1e-2),
         normalizer=batch.normalizer,
-        rewards=batch.rewards if taken_off else None,
+        rewards=batch.rewards,
         reference=case.get("reference"),
         kind="sft" if case["algorithm"] == "sft" else "rl",
     )

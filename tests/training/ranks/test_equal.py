@@ -94,6 +94,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "algorithm": "ppo_critic",
         "parts": {"kl": {"estimator": "k1", "coefficient": 0.05, "place": "reward"}},
     },
+    "rollouts that masks drop have no vote": {
+        "algorithm": "art",
+        "parts": {"mismatch": [{"kind": "geometric_mask", "low": 0.5, "high": 2.0}], "masked": "drop"},
+    },
     "context samples": {"algorithm": "dapo", "games": {"untrained": 0.6, "groups": 5}},
     "ranks without work": {
         "algorithm": "grpo",

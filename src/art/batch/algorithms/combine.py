@@ -158,6 +158,7 @@ def _mismatch(a: Algorithm, facts: LossFacts) -> Iterator[str]:
                 f"Mismatch {spec.kind!r} corrects single tokens, but the term of loss {a.loss.name!r} with "
                 f"ratio {a.ratio!r} belongs to a whole sequence. Use a 'sequence_' or 'geometric_' kind."
             )
+    yield from _masked(a)
     weighing = [spec.kind for spec in a.mismatch if spec.kind in TRUNCATIONS]
     if not weighing and not counted:
         weighing = [spec.kind for spec in a.mismatch if spec.kind in WEIGHING_MASKS]
@@ -165,6 +166,18 @@ def _mismatch(a: Algorithm, facts: LossFacts) -> Iterator[str]:
         yield (
             f"Mismatch {weighing!r}: all weigh by the same ratio. Keep one; beside a truncation, masks only "
             "mask."
+        )
+
+
+def _masked(a: Algorithm) -> Iterator[str]:
+    if a.masked == "count":
+        return
+    if all(spec.kind in TRUNCATIONS for spec in a.mismatch):
+        yield "masked='drop' would not act: there is no mismatch mask. Add one, or leave it out."
+    if a.advantage.kind in ("gae", "distillation", "none"):
+        yield (
+            f"masked='drop' with advantages {a.advantage.kind!r}, which compare no rollouts with each other: "
+            "a dropped one has no vote. Leave it out."
         )
 
 

@@ -97,12 +97,13 @@ def needs_proximal(algorithm: Algorithm) -> bool:
 
 def needs_first_pass(algorithm: Algorithm) -> bool:
     """Returns whether the step's first weights must compute something before they change: the ratio's
-    denominator, or advantages that depend on the policy's logprobs or a critic's values.
+    denominator, or advantages that depend on the policy's logprobs, on masks or on a critic's values.
     """
     return (
         needs_proximal(algorithm)
         or algorithm.critic is not None
         or algorithm.teacher is not None
+        or algorithm.masked == "drop"
         or (algorithm.kl is not None and algorithm.kl.place != "loss")
     )
 
@@ -111,6 +112,13 @@ def taken_off_rewards(algorithm: Algorithm) -> bool:
     """A KL is taken off the rewards of groups, so only the trainer, who computes it, knows the advantages."""
     kl = algorithm.kl
     return kl is not None and kl.place == "reward" and algorithm.advantage.kind != "gae"
+
+
+def reshaped_by_trainer(algorithm: Algorithm) -> bool:
+    """Only the trainer knows the advantages of groups: something is taken off their rewards, or rollouts that
+    masks drop are to be left out of them. It needs the rewards.
+    """
+    return taken_off_rewards(algorithm) or algorithm.masked == "drop"
 
 
 def needs_reference(algorithm: Algorithm) -> bool:
