@@ -48,6 +48,7 @@ from art.types import (
     group_html,
     group_line,
     kind_of,
+    known_reward,
     no_trajectory,
     rollout_html,
     rollout_line,
@@ -409,7 +410,8 @@ def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
     turns = [sampled_tokens(item) for item in trajectory.messages_and_choices if is_choice(item)]
     if known := [tokens for tokens in turns if tokens is not None]:
         trajectory.metrics["completion_tokens"] = sum(known) / len(known)
-    shown: dict[str, Any] = {} if isinstance(trajectory.reward, Unscored) else {"reward": trajectory.reward}
+    reward = known_reward(trajectory)
+    shown: dict[str, Any] = {} if reward is None else {"reward": reward}
     numbers = {name: value for name, value in {**shown, **trajectory.metrics}.items() if value is not None}
     for name, value in {name: as_number(name, value) for name, value in numbers.items()}.items():
         context.metric_sums[name] += value  # type: ignore[assignment]  # typeshed counts whole numbers only

@@ -7,6 +7,7 @@ conversation as HTML for notebooks. Last, what messages say of a value that is n
 from __future__ import annotations
 
 import asyncio
+import math
 import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -270,6 +271,27 @@ def as_number(name: str, value: Any, whose: str = "a rollout") -> float:
         remedy = "set a number; text goes into `metadata`"
     named = "the reward" if name == "reward" else f"metric {name!r}"
     raise ConfigurationError(f"{named} of {whose} is {kind_of(value)}, not a number: {remedy}")
+
+
+def known_reward(trajectory: Any) -> float | None:
+    """Returns a trajectory's reward; None where it is unscored. NaN and infinity are no reward: a mean of
+    nothing or a division by zero says nothing of the rollout.
+
+    Raises ConfigurationError for what is no number.
+    """
+    if isinstance(trajectory.reward, Unscored):
+        return None
+    value = as_number("reward", trajectory.reward)
+    return value if math.isfinite(value) else None
+
+
+def unscored_reason(trajectory: Any) -> str | None:
+    """Returns why `known_reward` knows none; None where it knows one."""
+    if isinstance(trajectory.reward, Unscored):
+        return trajectory.reward.reason
+    if known_reward(trajectory) is not None:
+        return None
+    return f"the reward is {trajectory.reward!r}, not a finite number"
 
 
 def function_name(work: Any) -> str:

@@ -175,7 +175,18 @@ async def test_choices_that_cannot_be_trained_are_refused_before_anything_is_sen
     assert double.jobs == {}
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), None, "good", "0.5"])
+@pytest.mark.parametrize("reward", [float("nan"), float("-inf")])
+def test_a_reward_that_is_not_finite_leaves_its_rollout_unscored_with_the_reason(reward, caplog):
+    bad, fine = trajectory("s1"), trajectory("s2", reward=0.5)
+    bad.reward = reward
+    (group,) = train_groups([art.TrajectoryGroup([bad, fine])])
+    assert [one.reward for one in group.trajectories] == [None, 0.5]
+    reason = group.trajectories[0].unscored_reason
+    assert reason is not None and reason.endswith("not a finite number") and group.trajectories[0].samples
+    assert "1 rollouts are unscored, the first is rollout 'g0.t0': the reward is " in caplog.text
+
+
+@pytest.mark.parametrize("reward", [None, "good", "0.5"])
 def test_a_reward_that_is_no_number_is_refused(reward):
     bad = trajectory("s1")
     bad.reward = reward

@@ -7,11 +7,12 @@ from art.client.train_request import (
     DivergenceWatch,
     train_groups,
     warn_context_only,
+    warn_one_seed,
     warn_rate,
     warn_untrained,
 )
 from art.types import TrainConfig
-from art.wire.jobs import BalanceSheet, TrainResultInfo
+from art.wire.jobs import ONE_SEED_GROUPS, BalanceSheet, TrainResultInfo
 from art.wire.rollout_record import ContextRow, SheetRow
 from art.wire.training import RATE_BY_SIZE
 
@@ -58,6 +59,18 @@ def test_samples_that_are_context_are_told_once_for_each_model_and_reason(caplog
         "step 5 of agent: 1 samples (2 tokens)",
         "step 1 of other: 3 samples (40 tokens)",
     ]
+
+
+def test_one_seed_for_a_whole_group_is_told_once_for_each_model(caplog):
+    told: set[str] = set()
+    for model, metrics in (
+        ("agent", {}),
+        ("agent", {ONE_SEED_GROUPS: 2.0}),
+        ("agent", {ONE_SEED_GROUPS: 1.0}),
+    ):
+        warn_one_seed(metrics, model, 4, told)
+    (record,) = caplog.records
+    assert "step 4 of agent: 2 groups have one `seed` for all their rollouts" in record.getMessage()
 
 
 def test_a_rate_far_below_the_one_for_the_size_is_told_once_a_model(caplog):

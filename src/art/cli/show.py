@@ -17,7 +17,7 @@ from rich.text import Text
 from art.errors import ConfigurationError
 from art.tracking.folders import NamedModel, find_model
 from art.trajectories import History, Trajectory, TrajectoryGroup
-from art.types import Unscored, is_choice, text_of_content
+from art.types import Unscored, is_choice, known_reward, text_of_content
 
 LOG_SUFFIXES = (".parquet", ".jsonl")
 SPLITS_SHOWN_FIRST = ("train", "val")
@@ -175,7 +175,7 @@ def groups_table(title: str, groups: Sequence[TrajectoryGroup]) -> Table:
     """One line a group."""
     table = table_of(title, ("group", "rollouts", "failed", "unscored", "reward", "std", "metadata"))
     for index, group in enumerate(groups):
-        rewards = [one.reward for one in group if not isinstance(one.reward, Unscored)]
+        rewards = [reward for one in group if (reward := known_reward(one)) is not None]
         table.add_row(
             str(index),
             str(len(group)),

@@ -51,7 +51,7 @@ from art.tracking.folders import NamedModel, find_model
 from art.tracking.sinks.sink import ReportedRun
 from art.tracking.step_record import read_rollouts
 from art.tracking.trajectory_log import LoggedSteps
-from art.types import Unscored, is_choice
+from art.types import is_choice, known_reward, unscored_reason
 from art.wire.message_identity import message_identity
 
 if TYPE_CHECKING:
@@ -483,11 +483,10 @@ def _lines_writer(model: NamedModel, file: IO[str]) -> Write:
 
 
 def _rollout_tags(trajectory: Trajectory, record: RolloutRecord | None) -> dict[str, Any]:
-    reward = trajectory.reward
     tags: dict[str, Any] = {
         "rollout": trajectory.rollout_id,
-        "reward": None if isinstance(reward, Unscored) else float(reward),
-        "unscored": reward.reason if isinstance(reward, Unscored) else None,
+        "reward": known_reward(trajectory),
+        "unscored": unscored_reason(trajectory),
         **{f"metric.{name}": value for name, value in trajectory.metrics.items()},
     }
     if record is not None:

@@ -19,10 +19,11 @@ from art.client.registration import model_settings, optimizer_spec
 from art.client.train_options import KEYWORDS, choose_algorithm, with_defaults
 from art.errors import ConfigurationError, RolloutsFailedError, TokenMismatchError, UnbalancedSheetError
 from art.trajectories import History, Trajectory, TrajectoryGroup, get_messages, is_choice
-from art.types import Unscored, as_number, sample_id
+from art.types import Unscored, as_number, known_reward, sample_id, unscored_reason
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import (
     JUDGE_PREFIX,
+    ONE_SEED_GROUPS,
     BalanceSheet,
     GivenHistory,
     RateSpec,
@@ -87,11 +88,14 @@ def train_groups(
     given: what assistants say in dicts, and in choices without a sample, is trained as well. after: groups
     before these in the same job; no rollout gets a name of theirs.
 
+    A reward that is NaN or infinite is none: the rollout is unscored, with a line in the log.
+
     Raises TokenMismatchError for a choice that no server of ours sampled, or one that appears twice in a
     trajectory, and ConfigurationError for a reward that is no number.
     """
     taken = {trajectory.rollout for group in after for trajectory in group.trajectories}
     wire: list[TrainGroup] = []
+    odd: list[str] = []
     for g, group in enumerate(groups, len(after)):
         if group is None:
             log.warning("group %d is None and is left out: its judge or rollout gave no group", g)
@@ -119,6 +123,18 @@ def train_groups(
                 ],
                 judge=_judge_figures(group),
             )
+        )
+        odd += [
+            f"rollout {sent.rollout!r}: {sent.unscored_reason}"
+            for one, sent in zip(group, trajectories, strict=True)
+            if sent.reward is None and not isinstance(one.reward, Unscored)
+        ]
+    if odd:
+        log.warning(
+            "%d rollouts are unscored, the first is %s. Mend the reward function, or let it give "
+            "art.Unscored(reason)",
+            len(odd),
+            odd[0],
         )
     return wire
 
@@ -197,15 +213,14 @@ def _rollout_name(trajectory: Trajectory, fallback: str, taken: set[str]) -> str
 def _train_trajectory(
     trajectory: Trajectory, rollout: str, *, given: bool, scenario: object
 ) -> TrainTrajectory:
-    unscored = trajectory.reward.reason if isinstance(trajectory.reward, Unscored) else None
     for name, value in trajectory.metrics.items():  # the log would refuse it, after the step
         if value is not None:
             as_number(name, value, f"rollout {rollout!r}")
     samples = list(_samples(trajectory, rollout, given=given))
     return TrainTrajectory(
         rollout=rollout,
-        reward=None if isinstance(trajectory.reward, Unscored) else _number(trajectory.reward, rollout),
-        unscored_reason=unscored,
+        reward=_reward(trajectory, rollout),
+        unscored_reason=unscored_reason(trajectory),
         samples=[one.sample for one in samples],
         given=_given_histories(trajectory, rollout, samples) if given else [],
         notes=_notes(trajectory, scenario),
@@ -239,14 +254,10 @@ def _given_histories(trajectory: Trajectory, rollout: str, samples: list[_Sample
     return histories if said > len(samples) else []
 
 
-def _number(reward: Any, rollout: str) -> float:
-    value = as_number("reward", reward, f"rollout {rollout!r}")
-    if not math.isfinite(value):
-        raise ConfigurationError(
-            f"rollout {rollout!r}: reward {reward!r} is not a finite number; "
-            f"use art.Unscored(reason) if it is unknown"
-        )
-    return value
+def _reward(trajectory: Trajectory, rollout: str) -> float | None:
+    if not isinstance(trajectory.reward, Unscored):
+        as_number("reward", trajectory.reward, f"rollout {rollout!r}")  # refused with the rollout's name
+    return known_reward(trajectory)
 
 
 class _Sampled(NamedTuple):
@@ -352,6 +363,9 @@ REASONS_UNTRAINED = {
     "no_samples": "no reply to learn from: append completion.choices[0] to messages_and_choices, or set "
     "allow_training_without_logprobs=True to train on dicts",
     "zero_advantage": "all rewards in each group are equal, so there is no gradient",
+    "identical": "sampled the same tokens as other rollouts of the group, so that different rewards cancel "
+    "out: sample without a seed of the whole group, at a higher temperature, or with a reward of the reply "
+    "alone",
     "unscored": "no reward",
     "failed": "an exception",
     "stale": "sampled too many steps ago: max_steps_off_policy allows more, up to the server's bound",
@@ -426,6 +440,27 @@ def warn_context_only(sheet: BalanceSheet, model: str, step: int, warned: set[tu
             row.tokens,
             UNTRAINABLE.get(reason, reason),
         )
+
+
+def warn_one_seed(metrics: Mapping[str, float], model: str, step: int, warned: set[str]) -> None:
+    """A line in the log, once for each model, for groups whose requests all had one seed: their rollouts are
+    one rollout again and again, and say nothing about each other.
+
+    warned: the models of which it was said before; grows.
+    """
+    count = metrics.get(ONE_SEED_GROUPS, 0.0)
+    if not count or model in warned:
+        return
+    warned.add(model)
+    log.warning(
+        "step %d of %s: %d groups have one `seed` for all their rollouts, so all of them got the same reply "
+        "and there is nothing to compare. Give each rollout's requests a seed of their own, or none. Said "
+        "once; %s counts them in each step",
+        step,
+        model,
+        count,
+        ONE_SEED_GROUPS,
+    )
 
 
 def warn_rate(

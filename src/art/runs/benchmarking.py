@@ -20,7 +20,6 @@ from art.tracking.rollout_figures import scores
 from art.tracking.trajectory_log import lines_of_step, read_stored, rows_frame
 from art.tracking.trajectory_rows import double, from_text
 from art.trajectories import Trajectory, TrajectoryGroup
-from art.types import Unscored
 
 if TYPE_CHECKING:
     import polars
@@ -428,7 +427,7 @@ async def benchmark_rollout(
     trajectories = await gather_trajectories(
         (rollout(model) for _ in range(num_rollouts)), pbar_desc=f"benchmark {getattr(model, 'name', model)}"
     )
-    rewards = [t.reward for t in trajectories if not isinstance(t.reward, Unscored)]
+    rewards = scores(trajectories)
     if not rewards:
         raise ConfigurationError(
             f"benchmark_rollout({num_rollouts=}): there is no reward to take the mean of"

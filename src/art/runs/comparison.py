@@ -22,7 +22,7 @@ from art.environments.measure import (
 )
 from art.gather import gather_trajectory_groups
 from art.trajectories import Trajectory, TrajectoryGroup
-from art.types import Unscored
+from art.types import known_reward
 
 if TYPE_CHECKING:
     from art.rewards.reward import Reward
@@ -209,7 +209,7 @@ def _mean_rewards(
     """Mean rewards of both sides, by task."""
 
     def mean(rollouts: Sequence[Trajectory]) -> float | None:
-        return mean_of_known([None if isinstance(one.reward, Unscored) else one.reward for one in rollouts])
+        return mean_of_known([known_reward(one) for one in rollouts])
 
     return [(mean(old), mean(new)) for old, new in zip(before, after, strict=True)]
 
@@ -228,7 +228,7 @@ async def _judged(
     }
     groups = await gather_trajectory_groups(pairs.values(), pbar_desc=None, after_each=judge.score_group)
     for place, group in zip(pairs, groups, strict=True):
-        scores = [None if isinstance(one.reward, Unscored) else one.reward for one in group]
+        scores = [known_reward(one) for one in group]
         old = len(before[place])
         found[place] = mean_of_known(scores[:old]), mean_of_known(scores[old:])
     return found

@@ -36,8 +36,8 @@ from art.runs.training_run import (
     runs_root,
     serve_model,
 )
+from art.tracking.rollout_figures import scores
 from art.trajectories import Trajectory
-from art.types import Unscored
 
 if TYPE_CHECKING:
     from art.backend import Backend
@@ -310,8 +310,5 @@ class EnvironmentRun:
 
 def mean_reward_of(scenarios: Sequence[Sequence[Trajectory]]) -> Estimate | None:
     """Returns the mean reward of a scenario, of those that have one; None if none has."""
-    scored = [
-        [float(one.reward) for one in rollouts if not isinstance(one.reward, Unscored)]
-        for rollouts in scenarios
-    ]
+    scored = [scores(rollouts) for rollouts in scenarios]
     return Estimate.from_values([fmean(rewards) for rewards in scored if rewards])

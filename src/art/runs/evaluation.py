@@ -37,6 +37,8 @@ from art.runs.folder import ADDED_BY_GATHERING
 from art.runs.quickstart import Evaluation
 from art.tracking.folders import NamedModel
 from art.tracking.model_files import read_json
+from art.tracking.rollout_figures import scores
+from art.types import known_reward
 from art.wire.records import split_bits
 
 Sampling = Literal["sampled", "greedy"]
@@ -299,18 +301,16 @@ def score_of(groups: Sequence[art.TrajectoryGroup], *, success: float = 1.0) -> 
     errors = [error for group in groups for error in group.exceptions]
     rows = [
         {
-            "reward": float(one.reward),
+            "reward": reward,
             **{name: float(value) for name, value in one.metrics.items() if name not in ADDED_BY_GATHERING},
         }
         for one in rollouts
-        if not isinstance(one.reward, art.Unscored)
+        if (reward := known_reward(one)) is not None
     ]
     if not rows:
         first = f": {errors[0].type}: {errors[0].message}" if errors else ""
         raise RolloutsFailedError(f"none of {len(rollouts) + len(errors)} rollouts has a reward{first}")
-    rewards = [
-        [float(one.reward) for one in group if not isinstance(one.reward, art.Unscored)] for group in groups
-    ]
+    rewards = [scores(group) for group in groups]
     means = tuple(fmean(scored) if scored else None for scored in rewards)
     return CheckpointScore(
         evaluation=Evaluation.from_rows(rows),

@@ -23,8 +23,9 @@ from art.client.learning_rates import Leg, legs_to, share_at
 from art.environments.measure import mean_of_known
 from art.errors import ConfigurationError, did_you_mean
 from art.process.files import write_whole
+from art.tracking.rollout_figures import scores
 from art.trajectories import PydanticException, Trajectory, TrajectoryGroup
-from art.types import TrainResult, Unscored
+from art.types import TrainResult
 
 NANO, NANO_RATE = "art/nano", 3e-3
 """The names of the built-in models begin so; with the rate of large models they would learn nothing."""
@@ -240,9 +241,8 @@ class StepUnderWay:
 
 def mean_reward(groups: Sequence[TrajectoryGroup]) -> tuple[float | None, int]:
     """Returns the mean over the rollouts with a score (None: none has one), and the number without one."""
-    rewards = [one.reward for group in groups for one in group]
-    scored = [reward for reward in rewards if not isinstance(reward, Unscored)]
-    return mean_of_known(scored), len(rewards) - len(scored)
+    scored = [reward for group in groups for reward in scores(group)]
+    return mean_of_known(scored), sum(map(len, groups)) - len(scored)
 
 
 def failures_of(groups: Sequence[TrajectoryGroup]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from art.trajectories import Trajectory, TrajectoryGroup, is_choice, sampled_tokens
-from art.types import Unscored
+from art.types import known_reward
 from art.wire.rollouts import MALFORMED_FIELD
 
 PERCENTILES = (50, 90, 99)
@@ -36,9 +36,9 @@ def rollout_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def scores(group: TrajectoryGroup) -> list[float]:
+def scores(group: Iterable[Trajectory]) -> list[float]:
     """The rewards that are known."""
-    return [float(t.reward) for t in group if not isinstance(t.reward, Unscored)]
+    return [reward for t in group if (reward := known_reward(t)) is not None]
 
 
 def standard_error(rewards: Sequence[Sequence[float]]) -> float | None:
@@ -73,9 +73,9 @@ def reward_length_correlation(groups: Iterable[TrajectoryGroup]) -> float | None
     pairs: list[tuple[float, float]] = []
     for group in groups:
         known = [
-            (float(one.reward), float(sum(lengths)))
+            (reward, float(sum(lengths)))
             for one in group
-            if not isinstance(one.reward, Unscored) and (lengths := [*_lengths(one)])
+            if (reward := known_reward(one)) is not None and (lengths := [*_lengths(one)])
         ]
         if known:
             reward, length = fmean(pair[0] for pair in known), fmean(pair[1] for pair in known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import signal
 from pathlib import Path
@@ -16,6 +17,7 @@ from fast_backend import FastBackend, pair, scenarios
 import art
 from art.errors import ConfigurationError
 from art.runs.pipeline import PipelineRuntimeConfig, PipelineTrainer, keep_recent_and_top
+from art.runs.pipeline.batch import has_spread
 from art.runs.pipeline.pipeline_state import STATE_KEY
 from art.tracking.trajectory_log import read_trajectory_groups
 from waiting import DEADLINE_S, turns, until
@@ -71,6 +73,8 @@ async def test_the_log_says_why_a_run_ends_and_what_became_of_its_groups(
 
     trainer = PipelineTrainer(model, backend, often_equal, scenarios(9), None, max_steps=10, min_batch_size=3)
     await trainer.train()
+    (row,) = [row for row in history(model) if "train/reward" in row]
+    assert row["train/reward"] == 0.5 < row["train/reward_all_rollouts"] <= 13 / 16
     ends = [record for record in caplog.records if "stopped:" in record.message]
     assert [record.levelname for record in ends] == ["WARNING"]
     assert ends[0].message == (
@@ -81,6 +85,11 @@ async def test_the_log_says_why_a_run_ends_and_what_became_of_its_groups(
         "9 of 25 rollouts failed and are left out: 8 OverflowError (too long), 1 LookupError (" in caplog.text
     )
     assert caplog.text.count("a rollout failed and is left out: ") == 2 and "in often_equal" in caplog.text
+
+
+def test_a_reward_that_is_not_finite_is_no_other_reward() -> None:
+    assert has_spread(pair((math.nan, 0.0, 1.0)))
+    assert not has_spread(pair((math.nan, 1.0, 1.0))) and not has_spread(pair((math.inf, 1.0)))
 
 
 async def test_a_run_that_made_its_steps_or_was_asked_to_stop_says_so(

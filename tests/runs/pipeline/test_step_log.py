@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from fast_backend import FastBackend, pair
 
 import art
+from art.runs.pipeline.batch import CollectedGroups
 from art.runs.pipeline.pipeline_state import STATE_KEY, RolloutPace
+from art.runs.pipeline.rollout_workers import FinishedGroup, NumberedScenario
 from art.runs.pipeline.settings import pipeline_settings
 from art.runs.pipeline.training_steps import STALE_GROUPS, PipelineStepLog, TrainingSteps
 from art.tracking.trajectory_log import log_groups, read_trajectory_groups
@@ -126,6 +129,35 @@ async def test_what_was_kept_for_no_job_is_forgotten(model: Any) -> None:
     await log.keep("never asked for", 4, groups())
     await log.forget()
     assert not (Path(model._get_output_dir()) / "under_way").exists()
+
+
+async def test_the_mean_of_all_rollouts_is_logged_beside_that_of_the_trained_groups(
+    backend: FastBackend, model: Any
+) -> None:
+    """So it is where the program died between the step and its log. A reward of NaN is in no mean."""
+    await model.register(backend)
+    pace = RolloutPace(batch=1, most_steps=1)
+
+    def training_steps() -> TrainingSteps:
+        settings = pipeline_settings({})
+        return TrainingSteps(model, backend, settings, options={}, is_art_backend=True, pace=pace)
+
+    def finished(number: int, *rewards: float) -> FinishedGroup:
+        numbered = NumberedScenario(number, {})
+        return FinishedGroup(numbered=numbered, group=pair(rewards), version=0, seconds=0.0)
+
+    steps = training_steps()
+    await steps.open()
+    batch = CollectedGroups(
+        groups=[finished(0, 0.0, 1.0)],
+        set_aside={"discarded": [finished(1, 1.0, 1.0)], "stale": [finished(2, math.nan, 0.0)]},
+    )
+    backend.die_after_commit = True
+    with pytest.raises(ConnectionError):
+        await steps.train(batch)
+    await training_steps().open()
+    (row,) = [row for row in logged(model)[0] if "train/reward" in row]
+    assert row["train/reward"] == 0.5 and row["train/reward_all_rollouts"] == pytest.approx(3 / 5)
 
 
 async def test_of_states_that_are_saved_at_once_the_newest_is_last(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from array import array
 
 import pytest
 from ledger_rows import drawn, nano
@@ -90,8 +91,8 @@ def two_calls(reward: float = 1.0) -> TrainJobRequest:
 
 def three_records(*sampling: dict) -> dict[str, SampleRecord]:
     return {
-        name: dataclasses.replace(drawn(**one), sample_id=name)
-        for name, one in zip(("s1", "s2", "s3"), sampling, strict=True)
+        f"s{n}": dataclasses.replace(drawn(**one), sample_id=f"s{n}", completion_ids=array("i", [2 + n]))
+        for n, one in enumerate(sampling, 1)
     }
 
 

@@ -46,7 +46,7 @@ def batch_of(groups: int = 2, turns: int = 2) -> Batch:
             SampleRow(
                 sample_id=f"{name}.{turn}",
                 prompt_ids=[1, 2, *([7, 8, 9] * turn)],
-                completion_ids=[7, 8, 9],
+                completion_ids=[7, 8, 9 if reward else 10],
                 completion_logprobs=[-0.5, -0.6, -0.7],
             )
             for turn in range(turns)

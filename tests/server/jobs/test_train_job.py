@@ -16,10 +16,10 @@ from art.batch.encode import decode_batch, encode_batch
 from art.errors import RequestError
 from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.jobs.train_job import rate_factor, reference_folder
-from art.server.jobs.train_rows import check_origin, group_rows, judge_figures, plot_batch
+from art.server.jobs.train_rows import check_origin, group_rows, judge_figures, one_seed_groups, plot_batch
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import Algorithm, KlSpec, TeacherSpec, UpdatesSpec
-from art.wire.jobs import RateSpec, TrainGroup, TrainJobRequest
+from art.wire.jobs import ONE_SEED_GROUPS, RateSpec, TrainGroup, TrainJobRequest
 from art.wire.rollout_record import SheetRow
 from art.wire.training import SamplingSpec, TrainRequest
 
@@ -98,6 +98,24 @@ def test_a_rollout_with_a_damaged_sample_is_on_the_sheet_and_not_trained() -> No
     sheet = build_batch(groups, algorithm=request.algorithm).sheet
     assert sheet.fates["damaged"] == SheetRow(rollouts=2, tokens=1)
     assert sheet.fates["trained"] == SheetRow(rollouts=1, tokens=1), "the reward of the other counts"
+
+
+@pytest.mark.parametrize(
+    ("samples", "count"),
+    [
+        ({"s1": {"seed": 7}, "s2": {"seed": 7}}, 1),
+        ({"s1": {"seed": 7}, "s2": {"seed": 8}}, 0),
+        ({"s1": {"seed": 7}}, 0),
+        ({"s1": {}, "s2": {}}, 0),  # the policy knows one reply only
+    ],
+)
+def test_groups_whose_requests_had_one_seed_are_counted(samples: dict[str, dict], count: int) -> None:
+    records = {name: dataclasses.replace(drawn(**own), sample_id=name) for name, own in samples.items()}
+    trajectories = [{"rollout": name, "reward": 1.0, "samples": [name]} for name in samples]
+    group = TrainGroup.model_validate({"trajectories": trajectories})
+    assert one_seed_groups([group], records) == ({ONE_SEED_GROUPS: float(count)} if count else {})
+    told = dataclasses.replace(records["s1"], completion_ids=array("i", [3, 4, 5]))
+    assert not one_seed_groups([group], records | {"s1": told}) or len(samples) == 1
 
 
 # What somebody wrote for the assistant
@@ -233,7 +251,9 @@ def test_the_rate_follows_the_batch() -> None:
 
 
 def sample_row(name: str) -> SampleRow:
-    return SampleRow(sample_id=name, prompt_ids=[1], completion_ids=[2, 3], completion_logprobs=[-0.5, -0.5])
+    """Each name has a last token of its own."""
+    ids = [2, 3 + int(name[1:])]
+    return SampleRow(sample_id=name, prompt_ids=[1], completion_ids=ids, completion_logprobs=[-0.5, -0.5])
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 from art.environments.adapters.environment import SCENARIO_ID
 from art.errors import ConfigurationError
 from art.trajectories import TrajectoryGroup
-from art.types import Unscored
+from art.types import known_reward
 
 T = TypeVar("T")
 EQUAL = 1e-9
@@ -155,7 +155,7 @@ def outcomes_of(groups: Iterable[TrajectoryGroup]) -> list[tuple[str, bool]]:
     found = []
     for group in groups:
         name = _scenario_of(group)
-        rewards = [float(one.reward) for one in group if not isinstance(one.reward, Unscored)]
+        rewards = [reward for one in group if (reward := known_reward(one)) is not None]
         if name is not None and len(rewards) > 1:
             found.append((name, max(rewards) - min(rewards) <= EQUAL))
     return found

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from art.runs.pipeline.pipeline_state import ScenarioOutcome
 from art.runs.pipeline.rollout_workers import FinishedGroup
 from art.runs.pipeline.settings import PipelineOptions, collapse_after, most_groups
+from art.tracking.rollout_figures import scores
 from art.trajectories import TrajectoryGroup
-from art.types import Unscored
 
 _log = logging.getLogger(__name__)
 
@@ -55,9 +55,7 @@ def group_fate(finished: FinishedGroup, *, oldest: int, needs_spread: bool) -> S
 
 def has_spread(group: TrajectoryGroup) -> bool:
     """Returns whether its rewards differ, by more than rounding. Unscored rollouts say nothing."""
-    rewards = _rewards(group)
-    if not all(map(math.isfinite, rewards)):
-        return True  # the backend names the rollout
+    rewards = scores(group)
     return len(rewards) > 1 and max(rewards) - min(rewards) > SAME * max(map(abs, rewards))
 
 
@@ -208,12 +206,4 @@ class BatchCollector:
         elif fate is None:
             self.useless, self.last_failure, self._failed = 0, None, 0
         if fate != "stale":
-            self._seen.add(_finite_rewards(finished.group), useless=fate is not None)
-
-
-def _rewards(group: TrajectoryGroup) -> list[float]:
-    return [float(one.reward) for one in group if not isinstance(one.reward, Unscored)]
-
-
-def _finite_rewards(group: TrajectoryGroup) -> list[float]:
-    return [reward for reward in _rewards(group) if math.isfinite(reward)]
+            self._seen.add(scores(finished.group), useless=fate is not None)

@@ -20,11 +20,13 @@ from art.runs.pipeline.settings import (
     PipelineOptions,
     is_eval_step,
 )
+from art.tracking.rollout_figures import scores
 from art.trajectories import TrajectoryGroup
-from art.types import TrainResult, Unscored
+from art.types import TrainResult
 
 STALE_GROUPS = "discarded_stale_groups"
 """The count that the row of each step has, and no other."""
+REWARD_OF_ALL = "reward_all_rollouts"
 CHECKPOINT, SAVED = CHECKPOINT_SAVED_METRIC.split("/")
 CREATED_AT = CHECKPOINT_CREATED_AT_METRIC.split("/")[1]
 
@@ -68,7 +70,7 @@ class TrainingSteps:
         self._training = JobTraining(model, PipelineStepLog(model))
         self.state, self._saving = PipelineState(), asyncio.Lock()
         self.reward: float | None = None
-        """Mean of the last trained batch."""
+        """Mean over all rollouts of the last step."""
 
     @property
     def made(self) -> int:
@@ -130,8 +132,8 @@ class TrainingSteps:
             self._pace.take_groups(len(groups))
             self._pace.train(True)
 
-        scenarios = [one.numbered.number for one in batch.groups]
-        begun = StepUnderWay(job_id=uuid4().hex, step=step, known={"scenarios": scenarios})
+        known = {"scenarios": [one.numbered.number for one in batch.groups], **_reward_of_all(batch)}
+        begun = StepUnderWay(job_id=uuid4().hex, step=step, known=known)
         try:
             result = await self._training.train(
                 begun, groups, logged=_groups_to_log(batch), save=save, options=options
@@ -145,9 +147,7 @@ class TrainingSteps:
         """Log the step that `train` made; `finish_step` is to follow."""
         begun, groups = self.state.under_way, _groups_to_log(batch)
         assert begun is not None
-        rewards = [one.reward for group in groups["train"] for one in group]
-        scored = [reward for reward in rewards if not isinstance(reward, Unscored)]
-        self.reward = fmean(scored) if scored else None
+        self.reward = begun.known.get(REWARD_OF_ALL)
         numbers = {**metrics, **self._counts(), **result.metrics}
         await self._training.log.write(begun.job_id, result.step, numbers, groups)
 
@@ -162,12 +162,23 @@ class TrainingSteps:
             await self._model.log(discarded, split="discarded", step=self.state.training_step)
 
     def _counts(self) -> dict[str, float]:
-        outcomes = self.state.outcomes
+        outcomes, begun = self.state.outcomes, self.state.under_way
+        of_all = None if begun is None else begun.known.get(REWARD_OF_ALL)
         return {
+            **({} if of_all is None else {REWARD_OF_ALL: of_all}),
             STALE_GROUPS: float(outcomes["stale"]),
             "discarded_groups": float(outcomes["discarded"]),
             "failed_groups": float(outcomes["failed"]),
         }
+
+
+def _reward_of_all(batch: CollectedGroups) -> dict[str, float]:
+    """The mean reward of all rollouts that came for a step. Those of its trained groups alone, which had
+    better and worse ones, are `reward`: a policy that gets better has fewer of them, and `reward` stays.
+    """
+    groups = [*(one.group for one in batch.groups), *batch.untrained("discarded"), *batch.untrained("stale")]
+    known = [reward for group in groups for reward in scores(group)]
+    return {REWARD_OF_ALL: fmean(known)} if known else {}
 
 
 def _groups_to_log(batch: CollectedGroups) -> dict[str, list[TrajectoryGroup]]:

@@ -47,6 +47,7 @@ from art.server.jobs.train_rows import (
     check_origin,
     group_rows,
     judge_figures,
+    one_seed_groups,
     plot_batch,
     plot_needs,
     policy_ages,
@@ -339,10 +340,13 @@ class TrainJob(StepJob):
         )
         refuse_untrainable(rows, batch.sheet)
         batch = await self._with_images(batch)
-        judged = judge_figures(self.request.groups)
+        told = {
+            **judge_figures(self.request.groups),
+            **one_seed_groups([*self.request.groups, *self.request.discarded], records),
+        }
         if batch.empty:
             await self._keep_rollouts(opened.step + 1, rows, batch)
-            return await self.carry_forward(opened.step, {**judged, **batch.metrics}, batch.sheet)
+            return await self.carry_forward(opened.step, {**told, **batch.metrics}, batch.sheet)
         samples = (row for group in rows for rollout in group.rollouts for row in rollout.samples)
         seen = ([*row.prompt_ids, *row.completion_ids] for row in samples)
         canary = await self.canary(opened, canary_rows(seen))
@@ -365,7 +369,7 @@ class TrainJob(StepJob):
             steps, settings = self.served.checkpoints.records, self.served.settings
             await keep_tokens(opened, batch, self.request, steps=steps, settings=settings)
         await self._keep_rollouts(opened.step + 1, rows, batch, masked=not trained.metrics[UPDATES])
-        metrics = {**judged, **batch.metrics, **policy_ages(rows, opened.step), **trained.metrics}
+        metrics = {**told, **batch.metrics, **policy_ages(rows, opened.step), **trained.metrics}
         if not metrics[UPDATES]:
             return await self.carry_forward(opened.step, metrics, masked(batch.sheet))
         return await self.finish(opened, canary, metrics, batch.sheet)

@@ -22,7 +22,7 @@ from art.rendering.chat_renderer import ChatRenderer
 from art.server.jobs.sft_job import assistant_rows
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import Algorithm
-from art.wire.jobs import BalanceSheet, TrainGroup, TrainJobRequest, TrainTrajectory
+from art.wire.jobs import ONE_SEED_GROUPS, BalanceSheet, TrainGroup, TrainJobRequest, TrainTrajectory
 from art.wire.samples import UNTRAINABLE
 from art.wire.sampling import DISTRIBUTION, PARAMETERS
 from art.wire.training import PLAIN_SAMPLING, ComputeSpec, MaskedBy, SamplingSpec
@@ -109,7 +109,7 @@ def group_rows(
 
 def refuse_untrainable(groups: Sequence[GroupRow], sheet: BalanceSheet) -> None:
     """Raise RequestError where nothing is trained because the samples can only be context."""
-    if ALL_CONTEXT not in sheet.fates or {"trained", "zero_advantage"} & set(sheet.fates):
+    if ALL_CONTEXT not in sheet.fates or {"trained", "zero_advantage", "identical"} & set(sheet.fates):
         return
     rollout, sample_id, why = next(_untrainable(groups))
     reasons = "; ".join(
@@ -144,6 +144,26 @@ def policy_ages(groups: Sequence[GroupRow], step: int) -> dict[str, float]:
     rows = (row for one in kept for row in one.samples if row.untrainable is None)
     ages = [float(step - row.step) for row in rows if row.step is not None]
     return {"offpolicy/steps_mean": fmean(ages), "offpolicy/steps_max": max(ages)} if ages else {}
+
+
+def one_seed_groups(groups: Sequence[TrainGroup], records: Mapping[str, SampleRecord]) -> dict[str, float]:
+    """Returns the number of groups whose rollouts all began with one reply because their requests had one
+    seed, where there are any.
+    """
+    count = sum(
+        _has_one_seed([one.samples[0] for one in group.trajectories if one.samples], records)
+        for group in groups
+    )
+    return {ONE_SEED_GROUPS: float(count)} if count else {}
+
+
+def _has_one_seed(firsts: Sequence[str], records: Mapping[str, SampleRecord]) -> bool:
+    """firsts: the first sample of each rollout of a group."""
+    drawn = [records[sample] for sample in firsts if sample in records]
+    if len(drawn) < 2 or len(drawn) < len(firsts) or drawn[0].sampling.get("seed") is None:
+        return False
+    replies = {(one.sampling.get("seed"), bytes(one.prompt_ids), bytes(one.completion_ids)) for one in drawn}
+    return len(replies) == 1
 
 
 def judge_figures(groups: Sequence[TrainGroup]) -> dict[str, float]:

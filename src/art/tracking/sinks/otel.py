@@ -38,7 +38,14 @@ from art.process.environment import OTEL_SERVICE_NAME, captures_content, variabl
 from art.tracking.sinks.sink import ReportedRun, TableRow, writable
 from art.tracking.step_record import read_rollouts
 from art.trajectories import History, Trajectory, is_choice
-from art.types import JudgeCall, Unscored, completion_call, revive_choices, text_of_content
+from art.types import (
+    JudgeCall,
+    completion_call,
+    known_reward,
+    revive_choices,
+    text_of_content,
+    unscored_reason,
+)
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 if TYPE_CHECKING:
@@ -418,12 +425,12 @@ def _judge_facts(call: JudgeCall, content: bool) -> dict[str, Any]:
 
 
 def _rollout_facts(trajectory: Trajectory, record: RolloutRecord | None, content: bool) -> dict[str, Any]:
-    reward = trajectory.reward
+    reward = known_reward(trajectory)
     facts: dict[str, Any] = {
-        "art.reward": None if isinstance(reward, Unscored) else float(reward),
-        "art.unscored": isinstance(reward, Unscored),
+        "art.reward": reward,
+        "art.unscored": reward is None,
         # It may quote what a judge said, or what a tool raised.
-        "art.unscored_reason": reward.reason if content and isinstance(reward, Unscored) else None,
+        "art.unscored_reason": unscored_reason(trajectory) if content else None,
         **{f"art.reward_part.{name}": float(value) for name, value in trajectory.metrics.items()},
     }
     if record is not None:
@@ -433,12 +440,12 @@ def _rollout_facts(trajectory: Trajectory, record: RolloutRecord | None, content
 
 def _evaluations(trajectory: Trajectory, record: RolloutRecord | None, content: bool) -> list[Event]:
     """The reward as an evaluation, told by its judge where the record knows one."""
-    if isinstance(trajectory.reward, Unscored):
+    if (reward := known_reward(trajectory)) is None:
         return []
     judge = record.judge if record is not None else None
     score: dict[str, Any] = {
         "gen_ai.evaluation.name": (judge.name if judge is not None else None) or "reward",
-        "gen_ai.evaluation.score.value": float(trajectory.reward),
+        "gen_ai.evaluation.score.value": reward,
     }
     if content and judge is not None and judge.words:
         score["gen_ai.evaluation.explanation"] = writable(judge.words)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from art.types import Unscored
+from art.types import known_reward
 
 if TYPE_CHECKING:
     from art.trajectories import TrajectoryGroup
@@ -130,7 +130,7 @@ def sample_rows(groups: Iterable[TrajectoryGroup], most: int) -> list[TableRow]:
         TableRow(
             group=number,
             place=place,
-            reward=None if isinstance(one.reward, Unscored) else float(one.reward),
+            reward=known_reward(one),
             text=writable(_conversation(one))[:LONGEST_TEXT],
         )
         for place, number, one in places[:most]
