@@ -139,7 +139,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--engine", default="builtin", choices=("builtin", "vllm"))
     parser.add_argument("--seed", type=int, default=0, help="of the first weights and the order of questions")
     parser.add_argument("--steps", type=int, default=16, help="the first is supervised")
-    parser.add_argument("--demonstrations", type=int, default=32, help="conversations of the script")
+    parser.add_argument("--demonstrations", type=int, default=40, help="conversations of the script")
     parser.add_argument("--sft-rate", type=float, default=3e-4, help="of the first step")
     parser.add_argument("--groups", type=int, default=8, help="questions of a step")
     parser.add_argument("--group-size", type=int, default=8, help="rollouts of each")
