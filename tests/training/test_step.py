@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_policies import MODEL, games, ids_to, policy, qwen3, randomize
+from tiny_policies import MODEL, causal_lm, games, ids_to, policy, qwen3, randomize
 
 from art.batch.algorithms import resolve
 from art.batch.batch_types import Batch
 from art.errors import TrainingError
+from art.training.attention.interface import NAME
 from art.training.losses.registry import make_loss
 from art.training.minibatches import make_columns, minibatches, normalizer_of, take_entries
 from art.training.policy import Policy
@@ -82,6 +83,24 @@ GSPO = Algorithm(
 def test_sequences_that_are_cut_are_trained_as_if_they_were_not(budget: int) -> None:
     batch = games(7, groups=2, size=4, turns=4)
     assert distance(after(batch, GSPO, budget), after(batch, GSPO)) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("own_norm", "most"), [(False, 1e-12), (True, 1e-6)])
+def test_another_cut_changes_a_step_by_what_the_norms_round(own_norm: bool, most: float) -> None:
+    """transformers' RMSNorm computes in float32 whatever the model: docs/internals/data-parallel.md."""
+    moves = []
+    for budget in (28, 8192):
+        model = causal_lm(qwen3(), NAME, torch.float64, own_norm=own_norm)
+        made = Trainer(Policy(model, name="tiny", block=8, long=6), token_budget=budget)
+        made.open(MODEL, LORA, seed=1)
+        randomize(made.parameters(MODEL))
+        before = weights(made)
+        for step in range(2):
+            batch = games(2 + step, groups=4)
+            made.train(batch.tree, batch.entries, asked(batch, resolve("art"), step=step))
+        moves.append(torch.cat([(one - before[name]).flatten() for name, one in weights(made).items()]))
+    assert (moves[0] - moves[1]).norm() <= most * moves[1].norm()
 
 
 @pytest.mark.slow

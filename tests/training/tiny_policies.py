@@ -41,8 +41,12 @@ def llama() -> PreTrainedConfig:
     return LlamaConfig(**SHAPE)
 
 
-def causal_lm(config: PreTrainedConfig, attention: str, dtype: torch.dtype, seed: int = 0) -> Any:
-    """Random weights, large enough that every layer matters; normalisation kept in the model's own dtype."""
+def causal_lm(
+    config: PreTrainedConfig, attention: str, dtype: torch.dtype, seed: int = 0, *, own_norm: bool = False
+) -> Any:
+    """Random weights, large enough that every layer matters; normalisation kept in the model's own dtype,
+    unless it is to be the model's `own_norm`.
+    """
     register()
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).to(dtype)
@@ -50,7 +54,7 @@ def causal_lm(config: PreTrainedConfig, attention: str, dtype: torch.dtype, seed
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     for module in model.modules():
-        if type(module).__name__ in ("Qwen3RMSNorm", "LlamaRMSNorm"):
+        if not own_norm and type(module).__name__ in ("Qwen3RMSNorm", "LlamaRMSNorm"):
             module.forward = types.MethodType(exact_norm, module)
     return model
 
