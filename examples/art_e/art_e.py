@@ -74,6 +74,8 @@ def score(
         functions = [call["function"] for call in message.get("tool_calls") or []]
         lines += [f"  {function['name']} {function['arguments']}" for function in functions]
         lines += [f"    {message['content']}"] if message["role"] == "tool" else []
+    wrong = "out of turns" if answer is None else f"wrong, {question.wanted.name} is right"
+    lines.append(f"result: {'broken' if broken else 'right' if right else wrong}")
     trajectory.metadata["show"] = "\n".join(lines)
     return trajectory
 

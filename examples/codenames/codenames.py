@@ -70,7 +70,8 @@ async def play(model: art.Model, board: Board, clues: int, guesses: int) -> list
         groups.append(art.TrajectoryGroup(guessers))
     for giver in givers:
         giver.metrics["clue_allowed"] = said(giver) in board.clues
-        giver.metadata["show"] = f"{board.secret} is meant: {said(giver)}, understood by {giver.reward:.0%}"
+        came = f"understood by {giver.reward:.0%}" if said(giver) in board.clues else "not one of the clues"
+        giver.metadata["show"] = f"{board.secret} is meant: {said(giver)}, {came}"
     return [art.TrajectoryGroup(givers), *groups]
 
 

@@ -65,9 +65,10 @@ class OrderEnvironment:
         pass
 
 
-def show(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The sentence and the reply, for people."""
-    return "\n".join(f"{one['role']}: {one['content']}" for one in messages)
+def show(messages: Sequence[Mapping[str, Any]], ending: str) -> str:
+    """The sentence, the reply and what is right in it, for people."""
+    lines = [f"{one['role']}: {one['content']}" for one in messages]
+    return "\n".join([*lines, f"result: {ending}"])
 
 
 # %% [markdown]

@@ -105,12 +105,15 @@ class OrderWorld:
         self.opening.append({"role": "user", "content": order.sentence})
         self.done, self.reward = False, 0.0
         self.metrics: dict[str, float] = {}
+        self.ending = ""
 
     def reply(self, message: Mapping[str, Any]) -> list[Message]:
         """Takes the reply; nothing answers it."""
         read = read_object(str(message.get("content") or ""))
         right = 0 if read is None else sum(is_same(read[key], getattr(self.order, key)) for key in KEYS)
         self.done, self.reward = True, right / len(KEYS)
+        formed = f"{right} of {len(KEYS)} values right"
+        self.ending = "invalid (no JSON object with the four keys)" if read is None else formed
         self.metrics = {"right": float(right == len(KEYS)), "well_formed": float(read is not None)}
         return []
 

@@ -43,7 +43,8 @@ async def play(model: art.Model, seed: str) -> art.Trajectory:
         game.play(named_move(choice.message.content or ""))
     trajectory.reward = worth(game.score, illegal=game.illegal)
     trajectory.metrics.update({"score": game.score, "illegal": game.illegal, "moves": game.moves})
-    trajectory.metadata["show"] = "\n\n".join(str(one["content"]) for one in trajectory.messages()[1:])
+    told = [str(one["content"]) for one in trajectory.messages()[1:]]
+    trajectory.metadata["show"] = "\n\n".join([*told, game.ending])
     return trajectory
 
 

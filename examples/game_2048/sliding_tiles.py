@@ -98,6 +98,13 @@ class SlidingTiles:
     def ended(self) -> bool:
         return self.illegal or self.moves == MOST_MOVES or not legal_moves(self.board)
 
+    @property
+    def ending(self) -> str:
+        """The last board and how the game ended, for people."""
+        why = "out of turns" if self.moves == MOST_MOVES else "no move is legal"
+        why = "illegal move" if self.illegal else why
+        return f"{draw_board(self.board)}\n\nresult: {why}, score {self.score}"
+
     def play(self, move: str | None) -> None:
         """Makes a move. None, or a move that changes nothing, is illegal and ends the game."""
         if move is None or move not in legal_moves(self.board):
@@ -109,10 +116,14 @@ class SlidingTiles:
         self.board = with_new_tile(self.board, self.dice)
 
 
+def draw_board(board: Board) -> str:
+    """Returns four rows of tiles, 0 for an empty cell."""
+    return "\n".join(" ".join(map(str, row)) for row in board)
+
+
 def say_board(board: Board) -> str:
-    """Returns what the player reads: four rows of tiles, 0 for an empty cell, and the legal moves."""
-    rows = "\n".join(" ".join(map(str, row)) for row in board)
-    return f"{rows}\nChoose {' or '.join(legal_moves(board))}"
+    """Returns what the player reads: the board and the legal moves."""
+    return f"{draw_board(board)}\nChoose {' or '.join(legal_moves(board))}"
 
 
 def read_board(text: str) -> Board:

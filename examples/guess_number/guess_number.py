@@ -64,9 +64,10 @@ class NumberEnvironment:
         pass
 
 
-def show(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The game, for people."""
-    return "\n".join(f"{one['role']}: {one['content']}" for one in messages)
+def show(messages: Sequence[Mapping[str, Any]], ending: str) -> str:
+    """The game and how it ended, for people."""
+    lines = [f"{one['role']}: {one['content']}" for one in messages]
+    return "\n".join([*lines, f"result: {ending}"])
 
 
 # %% [markdown]

@@ -80,24 +80,25 @@ class NumberWorld:
         """Guesses that no hint had ruled out."""
         self.done, self.reward = False, 0.0
         self.metrics: dict[str, float] = {}
+        self.ending = ""
         self._low, self._high = 1, game.top
 
     def reply(self, message: Mapping[str, Any]) -> list[Message]:
         """Answers a guess with a hint, until the number is found, six guesses are made, or one is none."""
         guess = read_number(str(message.get("content") or ""))
         if guess is None:
-            return self._end(malformed=True)
+            return self._end("invalid (the reply is no number)", malformed=True)
         self.guesses.append(guess)
         self.fitting += self._low <= guess <= self._high
         if guess == self.game.secret:
             self.reward = 1.0 - 0.05 * (len(self.guesses) - 1)
-            return self._end(found=True)
+            return self._end(f"found (guess {len(self.guesses)})", found=True)
         if guess < self.game.secret:
             self._low = max(self._low, guess + 1)
         else:
             self._high = min(self._high, guess - 1)
         if len(self.guesses) == TURNS:
-            return self._end()
+            return self._end(f"not found (it was {self.game.secret})")
         return [{"role": "user", "content": self.game.hint(guess)}]
 
     def demonstration(self) -> list[Message]:
@@ -110,8 +111,8 @@ class NumberWorld:
             low, high = (guess + 1, high) if guess < self.game.secret else (low, guess - 1)
         return messages
 
-    def _end(self, *, found: bool = False, malformed: bool = False) -> list[Message]:
-        self.done = True
+    def _end(self, ending: str, *, found: bool = False, malformed: bool = False) -> list[Message]:
+        self.done, self.ending = True, ending
         self.metrics = {
             "found": float(found),
             "malformed": float(malformed),

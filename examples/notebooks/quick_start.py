@@ -15,8 +15,8 @@ STEPS = 20
 
 # %% [markdown]
 # `LocalBackend` starts a server on this machine: an OpenAI-compatible endpoint and a trainer.
-# `art/nano-games` is a built-in model with 170,000 parameters. In a project of your own, `base_model` is
-# a model of the Hugging Face hub.
+# `art/nano-games` is a built-in model with 170,000 parameters. In a project of your own, begin with
+# `art/nano-words` or `art/smollm2`, or with a model of the Hugging Face hub.
 
 # %%
 model = art.TrainableModel(name="player", project="notebooks", base_model="art/nano-games")
@@ -29,7 +29,7 @@ await model.register(backend)
 
 # %%
 game = await tic_tac_toe.rollout(model, tic_tac_toe.scenario(0, 0))
-print(tic_tac_toe.show(game.messages()))
+print(game.metadata["show"])
 print(f"reward {game.reward}")
 
 # %% [markdown]
@@ -68,6 +68,6 @@ plt.show()
 # %%
 print(f"the trained model: {model.get_inference_name()}")
 game = await tic_tac_toe.rollout(model, tic_tac_toe.scenario(1, 0))
-print(tic_tac_toe.show(game.messages()))
+print(game.metadata["show"])
 print(f"reward {game.reward}")
 await backend.close()

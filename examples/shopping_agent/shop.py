@@ -116,16 +116,18 @@ class ShopWorld:
         """Right calls so far."""
         self.done, self.reward = False, 0.0
         self.metrics: dict[str, float] = {}
+        self.ending = ""
 
     def reply(self, message: Mapping[str, Any]) -> list[Message]:
         """Runs the call of a message, or takes its text as the answer."""
         calls = message.get("tool_calls") or []
         if not calls:
             right = self.asked == 2 and read_total(message.get("content")) == self.purchase.total
-            return self._end(right=right)
+            wrong = f"wrong ({self.purchase.total} is right, behind both calls)"
+            return self._end("right" if right else wrong, right=right)
         wanted = ("get_price", "multiply", "")[self.asked]
         if len(calls) != 1 or calls[0]["function"]["name"] != wanted or not self._is_right(calls[0]):
-            return self._end()
+            return self._end(f"wrong call (right calls before: {self.asked})")
         self.asked += 1
         result = self.purchase.price if self.asked == 1 else self.purchase.total
         return [{"role": "tool", "tool_call_id": calls[0]["id"], "content": str(result)}]
@@ -141,7 +143,8 @@ class ShopWorld:
         pair = (self.purchase.price, self.purchase.count)
         return arguments in ({"a": pair[0], "b": pair[1]}, {"a": pair[1], "b": pair[0]})
 
-    def _end(self, *, right: bool = False) -> list[Message]:
+    def _end(self, ending: str, *, right: bool = False) -> list[Message]:
+        self.ending = ending
         self.done, self.reward = True, 1.0 if right else (0.0, 0.1, 0.3)[self.asked]
         self.metrics = {"right": float(right), "calls": float(self.asked)}
         return []

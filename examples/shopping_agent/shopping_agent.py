@@ -66,9 +66,10 @@ class ShopEnvironment:
         pass
 
 
-def show(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The conversation, for people."""
-    return "\n".join(f"{one['role']}: {one.get('content') or one['tool_calls']}" for one in messages)
+def show(messages: Sequence[Mapping[str, Any]], ending: str) -> str:
+    """The conversation and how it ended, for people."""
+    lines = [f"{one['role']}: {one.get('content') or one.get('tool_calls') or ''}" for one in messages]
+    return "\n".join([*lines, f"result: {ending}"])
 
 
 async def evaluate(model: art.Model, stage: str, held_out: int) -> None:

@@ -73,12 +73,12 @@ class Seat:
         self.boards.append(board)
         return named_cell(completion.choices[0].message.content or "", board)
 
-    def end(self, ended: str, board: str) -> None:
+    def end(self, ended: str, board: str, told: str = "") -> None:
         lost_late = PATIENCE * len(self.boards) if ended == "lost" else 0.0
         self.trajectory.reward = REWARDS[ended] + lost_late
         self.trajectory.metrics = {name: ended == name for name in ("won", "draw", "lost", "invalid")}
         self.trajectory.metrics["not_lost"] = ended in ("won", "draw")
-        self.trajectory.metadata["show"] = f"{draw_board(board)}\n{ended}"
+        self.trajectory.metadata["show"] = f"{draw_board(board)}\n{told or ended}"
 
 
 # %% [markdown]
@@ -96,7 +96,8 @@ async def play_itself(model: art.Model, board: str, explores: bool) -> list[Seat
         board = board if cell is None else place(board, cell)
         if ended := "invalid" if cell is None else outcome(board):
             seats[turn].end(ended, board)
-            seats[1 - turn].end({"won": "lost", "invalid": "draw"}.get(ended, ended), swapped(board))
+            told = "not finished: the other seat named no free cell" if ended == "invalid" else ""
+            seats[1 - turn].end({"won": "lost", "invalid": "draw"}.get(ended, ended), swapped(board), told)
             return seats
         board, turn, among = swapped(board), 1 - turn, None
 

@@ -34,8 +34,8 @@ def group(name: str) -> art.TrajectoryGroup:
             reply(f"the answer {ESCAPES}"),
         ],
         reward=0.25,
-        metrics={"won": True, "score": 0.123456},
-        metadata={"scenario": name},
+        metrics={"won": True, "score": 0.123456, "completion_tokens": 2.0},
+        metadata={"scenario": name, "show": "X . O\nresult: lost"},
         logs=["a line of the log"],
         additional_histories=[art.History(messages_and_choices=[reply("the sub-agent says")])],
     )
@@ -89,6 +89,8 @@ def test_a_whole_rollout_with_its_tool_calls_and_logs(data_dir: Path) -> None:
         "a drink",
         "the sub-agent says",
         "won True",
+        "completion_tokens a reply 2",
+        "task view:\nX . O\nresult: lost\n",
         "scenario a3",
         "a line of the log",
     ):

@@ -17,11 +17,13 @@ from rich.text import Text
 from art.errors import ConfigurationError
 from art.tracking.folders import NamedModel, find_model
 from art.trajectories import History, Trajectory, TrajectoryGroup
-from art.types import Unscored, is_choice, known_reward, text_of_content
+from art.types import SHOW, Unscored, is_choice, known_reward, text_of_content
 
 LOG_SUFFIXES = (".parquet", ".jsonl")
 SPLITS_SHOWN_FIRST = ("train", "val")
 METRIC_COLUMNS = 6
+PER_REPLY = {"completion_tokens": "completion_tokens a reply"}
+"""A mean over the replies of a rollout is told as one."""
 ROLE_STYLES = {"assistant": "green", "user": "blue", "tool": "magenta", "system": "dim"}
 _VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
 _CONTROLS = {**_VISIBLE, 127: "\u2421", **dict.fromkeys(range(128, 160), "\N{REPLACEMENT CHARACTER}")}
@@ -191,7 +193,8 @@ def groups_table(title: str, groups: Sequence[TrajectoryGroup]) -> Table:
 def group_parts(title: str, group: TrajectoryGroup) -> Iterator[RenderableType]:
     """One line a rollout, then what is known of the group."""
     names = list(dict.fromkeys(name for one in group for name in one.metrics))[:METRIC_COLUMNS]
-    table = table_of(title, ("rollout", "reward", "turns", "finish", *names))
+    told = [PER_REPLY.get(name, name) for name in names]
+    table = table_of(title, ("rollout", "reward", "turns", "finish", *told))
     for index, one in enumerate(group):
         choices: list[Any] = [item for item in one.messages_and_choices if is_choice(item)]
         last = choices[-1] if choices else None
@@ -218,8 +221,12 @@ def rollout_parts(title: str, trajectory: Trajectory) -> Iterator[RenderableType
             yield visible(f"further history {number}")
         for message, item in zip(history.messages(), history.messages_and_choices, strict=True):
             yield message_panel(dict(message), sampled=is_choice(item))
+    facts_told = {**trajectory.metadata}
+    if isinstance(view := facts_told.pop(SHOW, None), str) and view.strip():
+        yield Text("task view:\n") + visible(view)
     yield Text("reward: ") + visible(reward_text(trajectory.reward))
-    for what, facts in (("metrics", trajectory.metrics), ("metadata", trajectory.metadata)):
+    metrics = {PER_REPLY.get(name, name): value for name, value in trajectory.metrics.items()}
+    for what, facts in (("metrics", metrics), ("metadata", facts_told)):
         if facts:
             yield Text(f"{what}: ") + facts_line(dict(facts))
     for line in trajectory.logs:

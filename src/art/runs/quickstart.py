@@ -27,6 +27,7 @@ from art.errors import ARTError, ConfigurationError
 from art.runs.folder import ADDED_BY_GATHERING, RunFolder, RunStep
 from art.runs.loop import ScoredGroups, TrainingLoop
 from art.tracking.folders import ModelPaths, get_output_dir_from_model_properties
+from art.types import SHOW
 
 SETTINGS_FILE, RESULT_FILE = "settings.json", "result.json"
 
@@ -348,7 +349,7 @@ def reward_of(trajectory: art.Trajectory) -> float:
 def rollout_row(task: Task, index: int, trajectory: art.Trajectory) -> dict[str, Any]:
     row: dict[str, Any] = {"index": index, "reward": reward_of(trajectory)}
     if index < KEPT_TRANSCRIPTS:
-        row["transcript"] = task.show(trajectory.messages())
+        row["transcript"] = trajectory.metadata[SHOW]
     return row
 
 

@@ -15,7 +15,7 @@ Each task is one module with the same face (`Task`); importing one needs no torc
     await task.rollout(model, scenario, seed=None, temperature=1.0, max_tokens=None, timeout=120.0)
                                               one rollout -> art.Trajectory with reward and metrics
     task.environment(scenario, seed=None)     the world alone, without a model; see below
-    task.show(messages)                       a rollout as a few lines of plain text, for people: it is
+    task.show(messages, ending)               a rollout as a few lines of plain text, for people: it is
                                               `metadata["show"]` of the trajectory, which `art ui` shows
 
 `rollout` calls `model.openai_client().chat.completions.create(model=model.get_inference_name(), ...)` and
@@ -29,6 +29,8 @@ An environment is driven with messages, by `rollout` over HTTP or by anything el
     world.opening                             the first messages (OpenAI dicts); world.tools: schemas or None
     world.reply({"role": "assistant", ...})   -> the messages that answer it; then look at `world.done`
     world.done, world.reward, world.metrics   reward and metrics are final once done
+    world.ending                              how it ended, for people, with what no message says, such as
+                                              the opponent's last move: "lost (O plays C3)"; "" until done
 """
 
 from __future__ import annotations
@@ -61,9 +63,12 @@ class Environment(Protocol):
     done: bool
     reward: float
     metrics: dict[str, float]
+    ending: str
 
     def reply(self, message: Message) -> list[Message]:
-        """Answer one assistant message; sets `done`, `reward` and `metrics` when the rollout has ended."""
+        """Answer one assistant message; sets `done`, `reward`, `metrics` and `ending` when the rollout has
+        ended.
+        """
         ...
 
 
@@ -134,7 +139,7 @@ class Task(Protocol):
         timeout: float = 120.0,
     ) -> Trajectory: ...
 
-    def show(self, messages: Sequence[Mapping[str, Any]]) -> str: ...
+    def show(self, messages: Sequence[Mapping[str, Any]], ending: str = "") -> str: ...
 
 
 def turn_seed(seed: int, turn: int) -> int:
@@ -152,7 +157,7 @@ async def run_rollout(
     max_tokens: int,
     timeout: float,
     metadata: dict[str, float | int | str | bool | None],
-    show: Callable[[Sequence[Mapping[str, Any]]], str],
+    show: Callable[[Sequence[Mapping[str, Any]], str], str],
 ) -> Trajectory:
     """Runs `model` in `environment` until it is done. What the task shows of it is in its metadata.
 
@@ -190,7 +195,7 @@ async def run_rollout(
         turn += 1
     trajectory.reward = environment.reward
     trajectory.metrics.update(environment.metrics)
-    trajectory.metadata[SHOW] = show([dict(message) for message in trajectory.messages()])
+    trajectory.metadata[SHOW] = show([dict(message) for message in trajectory.messages()], environment.ending)
     return trajectory
 
 

@@ -143,6 +143,7 @@ class Inbox:
         self.done = False
         self.reward = 0.0
         self.metrics: dict[str, float] = {}
+        self.ending = ""
         self.turns = 0
 
     def reply(self, message: Message) -> list[Message]:
@@ -153,20 +154,22 @@ class Inbox:
         for call in calls:
             argument = parse_call(call)
             if argument is None:
-                return self._end(right=False, broken=True)
+                return self._end("broken (no such call)", broken=True)
             name, value = argument
             if name == "answer":
-                return self._end(right=value.strip().lower() == self.scenario.wanted.name, broken=False)
+                wanted = self.scenario.wanted.name
+                right = value.strip().lower() == wanted
+                return self._end("right" if right else f"wrong ({wanted} is right)", right=right)
             text = (search if name == "search" else read)(self.scenario.inbox, value)
             results.append({"role": "tool", "tool_call_id": call.get("id") or "", "content": text})
         if not calls:
-            return self._end(right=False, broken=True)
+            return self._end("broken (no tool is called)", broken=True)
         if self.turns >= TURN_LIMIT:
-            return self._end(right=False, broken=False)
+            return self._end(f"out of turns (after {TURN_LIMIT})")
         return results
 
-    def _end(self, *, right: bool, broken: bool) -> list[Message]:
-        self.done = True
+    def _end(self, ending: str, *, right: bool = False, broken: bool = False) -> list[Message]:
+        self.done, self.ending = True, ending
         self.reward = 1.0 if right else -1.0 if broken else 0.0
         self.metrics = {"right": float(right), "broken": float(broken), "turns": float(self.turns)}
         return []
@@ -217,8 +220,8 @@ async def rollout(
     )
 
 
-def show(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The question, each call with its result, and the answer, for people."""
+def show(messages: Sequence[Mapping[str, Any]], ending: str = "") -> str:
+    """The question, each call with its result, the answer, and how it ended, for people."""
     lines = []
     for message in messages:
         text = message.get("content") or ""
@@ -230,4 +233,4 @@ def show(messages: Sequence[Mapping[str, Any]]) -> str:
             lines.append("    " + text.replace("\n", "; "))
         elif message["role"] == "user":
             lines.append(text)
-    return "\n".join(lines)
+    return "\n".join([*lines, f"result: {ending}"] if ending else lines)

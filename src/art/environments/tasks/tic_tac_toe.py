@@ -108,6 +108,7 @@ class TicTacToe:
         self.done = False
         self.reward = 0.0
         self.metrics: dict[str, float] = {}
+        self.ending = ""
         self.opening: list[Message] = [
             {"role": "system", "content": SYSTEM_PROMPT},
             {"role": "user", "content": draw_board(EMPTY)},
@@ -125,11 +126,11 @@ class TicTacToe:
         answer = self._random.choice(free_cells(self.board))
         self.board = place(self.board, answer, "O")
         if ended := outcome(self.board):
-            return self._end(ended)
+            return self._end(ended, f" (O plays {CELLS[answer]})")
         return [{"role": "user", "content": f"O plays {CELLS[answer]}\n{draw_board(self.board)}"}]
 
-    def _end(self, ended: str) -> list[Message]:
-        self.done = True
+    def _end(self, ended: str, last_move: str = "") -> list[Message]:
+        self.done, self.ending = True, ended + last_move
         self.reward = REWARDS[ended]
         self.metrics = {key: float(ended == key) for key in ("won", "draw", "invalid")}
         self.metrics["not_lost"] = float(ended in ("won", "draw"))
@@ -163,10 +164,14 @@ async def rollout(
     )
 
 
-def show(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The game as moves in order and the last board, for people."""
+def show(messages: Sequence[Mapping[str, Any]], ending: str = "") -> str:
+    """The game as moves in order, the last board and the result, for people.
+
+    A game that O won ends with a move of O that no message tells: `ending` does.
+    """
     board, moves = EMPTY, []
-    for message in messages:
+    told = {"role": "user", "content": ending.partition("(")[2]}
+    for message in (*messages, told):
         text = message.get("content") or ""
         if message["role"] == "assistant":
             cell = parse_move(text)
@@ -178,4 +183,5 @@ def show(messages: Sequence[Mapping[str, Any]]) -> str:
         elif message["role"] == "user" and (named := re.match(r"O plays ([ABC][123])", text)):
             moves.append(f"O {named[1]}")
             board = place(board, CELLS.index(named[1]), "O")
-    return "\n".join((", ".join(moves), draw_board(board), f"result: {outcome(board) or 'not finished'}"))
+    result = ending.partition(" (")[0] or outcome(board) or "not finished"
+    return "\n".join((", ".join(moves), draw_board(board), f"result: {result}"))

@@ -100,6 +100,7 @@ class YesNoMaybe:
         self.done = False
         self.reward = 0.0
         self.metrics: dict[str, float] = {}
+        self.ending = ""
 
     def reply(self, message: Message) -> list[Message]:
         """Reward the reply; there is never an answer to it."""
@@ -107,6 +108,7 @@ class YesNoMaybe:
         word = judge(text)
         self.done = True
         self.reward = worth(text)
+        self.ending = f"{word or 'none of the three words'}, worth {self.reward:g}"
         self.metrics = {key: float(key == word) for key in REWARDS} | {"invalid": float(word is None)}
         return []
 
@@ -138,6 +140,7 @@ async def rollout(
     )
 
 
-def show(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The question and the reply, for people."""
-    return "\n".join(f"{message['role']}: {message.get('content') or ''}" for message in messages)
+def show(messages: Sequence[Mapping[str, Any]], ending: str = "") -> str:
+    """The question, the reply and what it is worth, for people."""
+    lines = [f"{message['role']}: {message.get('content') or ''}" for message in messages]
+    return "\n".join([*lines, f"result: {ending}"] if ending else lines)
