@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,9 @@ VLLM_ENVIRONMENT = Path(__file__).parents[1] / ".venv-vllm"
 settings.register_profile("art", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("art")
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a script's background has its children ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ["OMP_NUM_THREADS"] = "1"  # before anything reads it: a fork has one thread, as `make test` asks
 fork_server.install()
 
 gc.disable()  # until all is imported: none of that is garbage, and looking through it takes seconds

@@ -87,6 +87,8 @@ AT_START = (
 """Beginnings of variables that an interpreter or a library reads once, when it is loaded."""
 LEFT = "ART_TESTS_FORK_SERVER"
 """The variable that tells a program's successor of the fork server."""
+SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
+"""Those that a process can ignore, without the two that `subprocess` and Python set themselves."""
 PADDING = 4096
 """Bytes for the command lines of forks."""
 _CLONE = {"x86_64": 56, "aarch64": 220}
@@ -296,6 +298,7 @@ def _order(*asked: Any) -> dict[str, Any] | None:
         "folder": folder,
         "environment": dict(os.environ) if environment is None else {name: value for name, _, value in pairs},
         "session": bool(session),
+        "ignored": [int(one) for one in SIGNALS if signal.getsignal(one) == signal.SIG_IGN],
         "limits": [(one, *resource.getrlimit(one)) for one in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)],
     }
 
@@ -339,7 +342,7 @@ def main() -> None:
     sys.modules["fork_server"] = sys.modules[__name__]  # for who imports it by its name
     _show(order["command"])
     sys.path[:] = paths
-    _run(order["command"])
+    _run(order["command"], order["ignored"])
 
 
 def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -409,11 +412,11 @@ def _show(command: Sequence[str]) -> None:
     ctypes.memmove(begin, content.ljust(end - begin, b"\0"), end - begin)
 
 
-def _run(command: Sequence[str]) -> None:
-    """Become the program."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+def _run(command: Sequence[str], ignored: Sequence[int]) -> None:
+    """Become the program. ignored: signals that the process that asked ignores, as `nohup` makes it do."""
+    for number in SIGNALS:
+        heeded = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in ignored else heeded)
     # The old ones have asked their files already whether they are terminals, pipes or something else.
     at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
     out = open(1, "wb", 0 if at_once else -1, closefd=False)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from starting import StartedProgram
+
 TESTS = Path(__file__).parent
 PYTHON = TESTS.parent / ".venv-verifiers" / "bin" / "python"
 PROGRAM = TESTS / "environments" / "adapters" / "programs" / "openenv_worlds.py"
@@ -17,7 +19,7 @@ PROGRAM = TESTS / "environments" / "adapters" / "programs" / "openenv_worlds.py"
 def openenv_server() -> Iterator[str]:
     """Yields the address under which the environments of openenv_worlds.py are."""
     variables = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
-    with subprocess.Popen(
+    with StartedProgram(
         [str(PYTHON), "-W", "ignore", str(PROGRAM)], env=variables, stdout=subprocess.PIPE, text=True
     ) as server:
         try:

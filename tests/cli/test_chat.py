@@ -17,6 +17,7 @@ import pytest
 
 import art
 from art.process.running_server import find_server
+from starting import StartedProgram
 from waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="it opens a pseudo-terminal")]
@@ -52,7 +53,7 @@ def talk_on_a_terminal(data_dir: Path, *messages: str) -> str:
     terminal, inside = pty.openpty()
     command = [ART, "chat", "games/player", *GREEDY, "--data-dir", str(data_dir)]
     screen = b""
-    with subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside) as program:
+    with StartedProgram(command, stdin=inside, stdout=inside, stderr=inside) as program:
         os.close(inside)
         try:
             for number, message in enumerate(messages, 1):
@@ -125,7 +126,7 @@ def test_a_terminated_conversation_leaves_neither_files_nor_a_server(tmp_path: P
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     environment = os.environ | {"TMPDIR": str(scratch)}
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment) as program:
+    with StartedProgram(command, stdin=subprocess.DEVNULL, env=environment) as program:
         eventually(lambda: list(scratch.glob("art-chat-*/server/address.json")))
         program.terminate()
         assert program.wait(DEADLINE_S) == 128 + signal.SIGTERM

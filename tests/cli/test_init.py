@@ -19,6 +19,7 @@ from art import errors
 from art.cli import app
 from art.cli.init.command import TEMPLATES, create_project
 from art.errors import ConfigurationError, install_command
+from starting import StartedProgram
 from waiting import eventually, gone
 
 FEW_LINES = 80
@@ -106,7 +107,7 @@ def test_a_template_trains_by_the_command_of_its_readme(tmp_path: Path, template
 
 def interrupt(command: list[str], folder: Path) -> None:
     """Presses Ctrl-C when the program trains: it ends with one line, and nothing of it stays."""
-    with subprocess.Popen(
+    with StartedProgram(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as program:
         assert program.stdout is not None

@@ -15,6 +15,7 @@ import pytest
 from art.environments.mcp.servers.weather.tasks import SYSTEM_PROMPT, quality, scenarios
 from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art.process import environment
+from starting import StartedProgram
 from waiting import eventually
 
 ART = str(Path(sys.executable).with_name("art"))
@@ -83,7 +84,7 @@ def test_killed_after_a_step_it_goes_on(oracle: LlmServer, tmp_path: Path) -> No
         ),
         *("--env", "THE_TOKEN", *SERVER),
     ]
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as first:
+    with StartedProgram(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         told = []
         for line in first.stdout:

@@ -14,6 +14,7 @@ import pytest
 
 import art
 from art.process.running_server import RunningServer, find_server
+from starting import StartedProgram
 from waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -30,7 +31,7 @@ def served(folder: Path, *options: str) -> Iterator[tuple[RunningServer, httpx.C
         str(folder),
         *options,
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with StartedProgram(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("ART serves http://127.0.0.1:")
         server = find_server(folder / "server")

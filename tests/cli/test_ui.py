@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import art
 from art.cli import app
 from art.tracking.trajectory_log import append_groups
+from starting import StartedProgram
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_the_printed_address_opens_the_pages_and_the_process_ends_by_ctrl_c(tmp_
     one = art.Trajectory(messages_and_choices=[{"role": "user", "content": "hello there"}], reward=1.0)
     append_groups(log, [art.TrajectoryGroup([one])])
     command = [str(Path(sys.executable).with_name("art")), "ui", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+    with StartedProgram(command, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
         assert process.stdout is not None
         try:
             found = re.search(r"(http://127\.0\.0\.1:\d+)/\?token=\S+", process.stdout.readline())

@@ -18,6 +18,7 @@ from art.client.jobs import JobDeadlines
 from art.client.local_server import ServerProcess, SupervisorLimits
 from art.process.reaper import reaper
 from art.wire.models import ModelInfo
+from starting import StartedProgram
 from waiting import eventually, gone, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="states of processes are read from /proc")
@@ -116,7 +117,7 @@ async def test_frozen_while_it_starts(tmp_path, model):
 def test_a_frozen_server_whose_program_was_killed_does_not_stay(tmp_path):
     limits = "backend._server.limits = art.client.local_server.SupervisorLimits(stop_s=0.5)\n"
     program = PROGRAM.replace("model =", f"{limits}model =") + "import time; time.sleep(600)"
-    with subprocess.Popen(
+    with StartedProgram(
         [sys.executable, "-c", program, str(tmp_path), *CHILD], stdout=subprocess.PIPE, text=True
     ) as running:
         pid = int(running.stdout.readline())

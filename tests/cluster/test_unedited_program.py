@@ -14,6 +14,7 @@ from bench.ray_nodes import HEAD, RayNodes
 from typer.testing import CliRunner
 
 from art.cli.main import app
+from starting import StartedProgram
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def test_the_same_program_trains_on_a_cluster_and_the_commands_show_it(
         str(data),
     ]
     serve += ["--cluster", f"ray://{in_cluster.address}", *options]
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
+    with StartedProgram(serve, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None and "ART serves" in server.stdout.readline()
             done = subprocess.run(

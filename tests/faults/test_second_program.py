@@ -14,6 +14,7 @@ import pytest
 import art
 from art.errors import ConfigurationError
 from art.process.running_server import find_server
+from starting import StartedProgram
 from waiting import eventually, gone
 
 pytestmark = [
@@ -41,7 +42,7 @@ asyncio.run(main())
 def first(tmp_path: Path, base: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "first.py").write_text(FIRST)
     command = [sys.executable, str(tmp_path / "first.py"), str(tmp_path / "art"), str(base)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+    with StartedProgram(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         yield program
         program.kill()
 

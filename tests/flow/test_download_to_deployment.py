@@ -22,6 +22,7 @@ import pytest
 
 import art
 from art.process.resources import find_free_tcp_port
+from starting import StartedProgram
 from waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.usefixtures("real_starts")]
@@ -245,7 +246,7 @@ def llama_cpp_server(file: Path) -> Iterator[str]:
     """llama.cpp over the exported file, with the chat template that the file carries."""
     program = Path(__file__).parent / "programs" / "llama_cpp_server.py"
     command = [str(OTHERS / "bin" / "python"), str(program), str(file)]
-    with subprocess.Popen(
+    with StartedProgram(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
         assert server.stdin is not None and server.stdout is not None

@@ -102,11 +102,6 @@ def test_an_unknown_base_model_leaves_no_folder(tmp_path: Path, base: str, told:
     assert list(tmp_path.iterdir()) == []
 
 
-def hear_interrupts() -> None:
-    """A shell that starts the tests in its background has them ignore Ctrl-C, and their children too."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [ART, "quickstart", *arguments],
@@ -114,7 +109,6 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=hear_interrupts,
     )
 
 

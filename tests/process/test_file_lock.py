@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from art.process.files import ScratchFolder, take_lock
+from starting import StartedProgram
 
 HOLDER = """
 import sys
@@ -43,7 +44,7 @@ def test_one_holder_until_it_lets_go(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with subprocess.Popen(
+    with StartedProgram(
         [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "True\n"
@@ -62,7 +63,7 @@ def make_old(folder: Path) -> None:
 def test_a_folder_of_a_killed_process_goes_when_the_next_is_made(tmp_path: Path) -> None:
     foreign = tmp_path / "art-test-of-somebody-else"
     foreign.mkdir()
-    with subprocess.Popen(
+    with StartedProgram(
         [sys.executable, "-c", KEEPER, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

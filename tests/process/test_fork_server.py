@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 import fork_server
 from art import LocalBackend, TrainableModel, Trajectory, TrajectoryGroup
+from starting import StartedProgram
 from waiting import eventually, gone
 
 pytestmark = pytest.mark.slow
@@ -27,7 +30,7 @@ told = {
     "threads": threading.active_count(), "limit": resource.getrlimit(resource.RLIMIT_NOFILE),
     "collects": gc.isenabled(),
     "command": open("/proc/self/cmdline").read().rstrip("\\0").split("\\0"),
-    "signals": [str(signal.getsignal(one)) for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)],
+    "signals": {int(one): str(signal.getsignal(one)) for one in signal.valid_signals()},
     "environment": dict(os.environ),
     "handlers": logging.root.handlers, "terminal": sys.stdout.isatty(), "seekable": sys.stdout.seekable(),
 }
@@ -37,12 +40,31 @@ sys.exit(7)
 """
 WAITING = "import sys, time; print('torch' in sys.modules, flush=True); time.sleep(600)"
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, 'child.py'])"
+ENDLESS = "import subprocess, sys, time; subprocess.Popen([sys.executable, 'child.py']); time.sleep(600)"
 PARENT_FILE = [sys.executable, "parent.py"]
 
 
+@pytest.fixture
+def ignored(request: pytest.FixtureRequest) -> Iterator[None]:
+    """This process ignores the signals, as under `nohup` or in the background of a shell script."""
+    before = {one: signal.signal(one, signal.SIG_IGN) for one in request.param}
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
 @pytest.mark.parametrize(
-    "options", [{}, {"start_new_session": True}, {"env": {"OMP_NUM_THREADS": "1", "A": "b"}}], ids=str
+    ("options", "ignored"),
+    [
+        ({}, []),
+        ({"start_new_session": True}, []),
+        ({"env": {"OMP_NUM_THREADS": "1", "A": "b"}}, []),
+        ({}, [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1]),
+    ],
+    ids=str,
+    indirect=["ignored"],
 )
+@pytest.mark.usefixtures("ignored")
 def test_it_finds_what_a_fresh_one_finds(tmp_path: Path, options: dict[str, Any]) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
 
@@ -76,13 +98,17 @@ def test_it_finds_what_a_fresh_one_finds(tmp_path: Path, options: dict[str, Any]
 def test_a_killed_one_ends_with_its_forks_and_by_the_signal(tmp_path: Path) -> None:
     (tmp_path / "child.py").write_text(WAITING)
     (tmp_path / "parent.py").write_text(PARENT)
-    with subprocess.Popen(
-        [sys.executable, "parent.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    ) as parent:
+    with (
+        contextlib.ExitStack() as ends,
+        StartedProgram(
+            [sys.executable, "parent.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        ) as parent,
+    ):
         assert parent.stdout is not None and parent.stdout.readline() == "True\n", (
             "a fork of a fork is warm, too"
         )
         server, child = psutil.Process(parent.pid).children()
+        ends.callback(kill, child)
         assert child.cmdline()[:2] == [sys.executable, "child.py"]
         child.suspend()
         eventually(lambda: child.status() == psutil.STATUS_STOPPED)
@@ -90,14 +116,13 @@ def test_a_killed_one_ends_with_its_forks_and_by_the_signal(tmp_path: Path) -> N
         assert parent.wait(timeout=240) == -signal.SIGKILL
         eventually(lambda: gone(server))
         assert not gone(child), "what does not ask to end with its parent goes on"
-        child.kill()
 
 
 def test_without_its_fork_server_a_process_starts_others_as_always(tmp_path: Path) -> None:
     (tmp_path / "child.py").write_text(WAITING)
     (tmp_path / "parent.py").write_text("input()\n" + PARENT)
     pipe = subprocess.PIPE
-    with subprocess.Popen(PARENT_FILE, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True) as parent:
+    with StartedProgram(PARENT_FILE, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True) as parent:
         eventually(lambda: psutil.Process(parent.pid).children())
         [server] = psutil.Process(parent.pid).children()
         server.kill()
@@ -109,6 +134,25 @@ def test_without_its_fork_server_a_process_starts_others_as_always(tmp_path: Pat
         for child in psutil.Process(parent.pid).children():
             child.kill()
         assert parent.wait(timeout=240) == 0
+
+
+def test_a_failed_test_ends_what_it_started(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(WAITING)
+    (tmp_path / "parent.py").write_text(ENDLESS)
+    with (
+        pytest.raises(ZeroDivisionError),
+        StartedProgram(PARENT_FILE, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as parent,
+    ):
+        assert parent.stdout is not None and parent.stdout.readline()
+        children = psutil.Process(parent.pid).children(recursive=True)
+        raise ZeroDivisionError
+    assert parent.poll() == -signal.SIGKILL and len(children) >= 2
+    eventually(lambda: all(map(gone, children)))
+
+
+def kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
 
 
 async def test_a_server_of_forks_trains_the_very_same_weights(tmp_path: Path) -> None:

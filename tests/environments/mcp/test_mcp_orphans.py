@@ -14,6 +14,7 @@ import pytest
 
 from art.environments.mcp import StdioServer, connect
 from art.process.reaper import Reaper, reaper
+from starting import StartedProgram
 from waiting import eventually, gone, until
 
 pytestmark = pytest.mark.slow
@@ -119,7 +120,7 @@ time.sleep(1000)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_a_fork_that_outlives_its_program_keeps_no_server_alive() -> None:
-    with subprocess.Popen([sys.executable, "-c", FORKED, *SLEEPER], stdout=subprocess.PIPE) as program:
+    with StartedProgram([sys.executable, "-c", FORKED, *SLEEPER], stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         server, fork = map(int, program.stdout.readline().split())
         try:

@@ -13,6 +13,7 @@ import pytest
 
 from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art.environments.testing.__main__ import main
+from starting import StartedProgram
 
 
 def asks(text: str, **properties: Any) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def test_the_command_line_serves_a_judge_and_says_where(tmp_path: Path) -> None:
         "--key",
         "k1",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with StartedProgram(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             base_url, _, key = process.stdout.readline().split()

@@ -13,6 +13,7 @@ import pytest
 
 from art.errors import ConfigurationError, VerifierError
 from art.rewards.verifiers.limited_process import MB, LimitedProcess, Limits, ProcessEnding, module_folders
+from starting import StartedProgram
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +72,7 @@ print({secret!r} in seen, bool(seen))
 @linux
 def test_the_environment_of_others_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as another:
+    with StartedProgram([sys.executable, "-c", "import time; time.sleep(60)"]) as another:
         last = another.pid + 50
         said, *_ = run(READ_PARENTS.format(last=last, secret=SECRET), cpu_s=30)
         another.kill()
@@ -80,7 +81,7 @@ def test_the_environment_of_others_cannot_be_read(monkeypatch: pytest.MonkeyPatc
 
 @linux
 def test_nobody_outside_can_be_signalled() -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as another:
+    with StartedProgram([sys.executable, "-c", "import time; time.sleep(60)"]) as another:
         source = """
 import os, signal
 for number in (int(input()), int(input()), os.getppid()):
@@ -294,7 +295,7 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         f"library=[], readable=[sys.base_prefix], note={mark!r})\n"
         "print(child._process.pid, child.base, flush=True)\ntime.sleep(300)"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+    with StartedProgram([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         supervisor, base = parent.stdout.readline().split()
         parent.kill()
