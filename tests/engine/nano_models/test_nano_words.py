@@ -106,8 +106,8 @@ def test_nano_words_follows_as_its_card_says(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     scores = word_scores(model, tokenizer, count=64, seed=SEED)
-    # Two standard errors of 64 dialogs below the gates.
-    assert {name: scores[name] for name, least in WORD_GATES.items() if scores[name] < least - 0.05} == {}
+    # Three standard errors of 64 dialogs below the gates.
+    assert {name: scores[name] for name, least in WORD_GATES.items() if scores[name] < least - 0.08} == {}
 
 
 @pytest.mark.slow

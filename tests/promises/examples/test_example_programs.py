@@ -6,6 +6,7 @@ A folder with an `example.toml` is an example; `python -m bench examples` runs t
 from __future__ import annotations
 
 import ast
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,9 @@ def test_a_short_run_learns_and_goes_on_where_it_stopped(example: Example, tmp_p
     evaluated = example.run(tmp_path, seed=0, arguments=arguments)
     first, last = evaluated[0], evaluated[-1]
     gain = first.mean - last.mean if example.lower_is_better else last.mean - first.mean
-    assert gain >= example.short["gain"], [(one.step, one.mean) for one in evaluated]
+    # One seed on any machine; how much is gained is for `python -m bench examples` to say.
+    error = math.hypot(first.standard_error, last.standard_error)
+    assert gain >= example.short["gain"] - 3 * error, [(one.step, one.mean) for one in evaluated]
     assert first.step == 0 < last.step
     assert kept.items() <= {path: path.stat().st_mtime_ns for path in kept}.items()  # trained once
 
