@@ -6,6 +6,7 @@ fates) is passed as the metrics of the step. The two healthy runs are trained fo
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -28,6 +29,8 @@ from art.tracking.signatures import SIGNATURES, STAGES, slope
 from art.wire.rollout_record import RolloutFailure, RolloutRecord
 
 STEPS, GROUPS, SIZE = 12, 8, 4
+COUNTER = itertools.count()
+"""No two replies are alike, if nobody says so."""
 Change = Callable[[int], dict[str, Any]]
 """A step, from 1 -> what is wrong in it: `failed` rollouts of a group, fields of a reply, rewards."""
 
@@ -45,7 +48,7 @@ def rollout(
     scenario: str | None = None,
     **said: Any,
 ) -> art.Trajectory:
-    message = {"role": "assistant", "content": "x"}
+    message = {"role": "assistant", "content": said.pop("content", "reply {}").format(next(COUNTER))}
     fields: dict[str, Any] = {
         "index": 0,
         "finish_reason": "stop",
@@ -125,6 +128,9 @@ BROKEN: dict[int, Change] = {
     16: metric("throughput/step_trainer_idle_s", 9.0),
     17: lambda step: {"question": "Solve it."},
     18: lambda step: {"said": {}, "question": " "},
+    21: lambda step: {"said": {"content": "noB{}\n<|im_start|><|im_start|>assistant"}, "rewards": flat},
+    22: metric("data/step_num_gradient_steps", 0, rewards=flat),
+    23: lambda step: {"said": {"content": "2"} if step > 3 else {}, "rewards": fallen},
 }
 EXTRA = {6: {"data/sheet/started_rollouts": 32}, 16: {"time/step_wall_s": 10.0}}
 
@@ -200,6 +206,46 @@ async def test_a_healthy_run_and_a_solved_one_have_nothing(tmp_path: Path) -> No
     assert not (await made_run(tmp_path / "peak", peak)).findings, "it was clipped, and the reward rose on"
 
 
+async def test_one_answer_that_earns_all_is_no_collapse(tmp_path: Path) -> None:
+    def solved(step: int) -> dict[str, Any]:
+        best = {"rewards": lambda chance: [1.0] * SIZE, "said": {"content": "maybe"}}
+        return best if step > 5 else {}
+
+    assert not (await made_run(tmp_path, solved)).findings
+
+
+async def test_noise_and_near_random_replies_are_not_cured_by_a_larger_limit(tmp_path: Path) -> None:
+    cut: dict[str, Any] = {"finish_reason": "length"}
+
+    def noisy(step: int) -> dict[str, Any]:
+        return {"said": cut | {"content": "<|im_end|>{}"}, "rewards": flat}
+
+    def hot(step: int) -> dict[str, Any]:
+        return {"said": cut, "rewards": flat, "metrics": {"loss/entropy": 2.5}}
+
+    found = await made_run(tmp_path / "noise", noisy)
+    assert numbers(found) == [21, 4] and "art/nano-words" in found.findings[0].change
+    assert found.findings[1].change.startswith("Leave max_tokens: noise")
+    found = await made_run(tmp_path / "hot", hot)
+    assert numbers(found) == [4] and found.findings[0].change.startswith("Leave max_tokens: the replies are")
+
+    def learns_to_end(step: int) -> dict[str, Any]:
+        return {"said": cut} if step < 6 else {}
+
+    assert not (await made_run(tmp_path / "ends", learns_to_end)).findings
+
+
+@pytest.mark.slow
+async def test_a_reward_that_stays_where_it_was_is_told_where_nothing_else_is(tmp_path: Path) -> None:
+    await log_steps(tmp_path / "flat", range(1, 25), lambda step: {"rewards": flat})
+    found = explain("p/m", tmp_path / "flat")
+    assert numbers(found) == [24], found.text()
+    assert "has not risen in 24 steps: it is 0.5, where single rollouts earned 1" in found.text()
+    clipped = {"rewards": flat, "metrics": {"loss/clipped_share": 0.5}}
+    await log_steps(tmp_path / "cause", range(1, 25), lambda step: clipped)
+    assert numbers(explain("p/m", tmp_path / "cause")) == [8]
+
+
 async def test_examples_are_rollouts_of_the_record_and_a_torn_file_is_read(tmp_path: Path) -> None:
     await made_run(tmp_path, BROKEN[1])
     paths = ModelPaths(tmp_path / "p" / "models" / "m")
@@ -213,8 +259,8 @@ async def test_examples_are_rollouts_of_the_record_and_a_torn_file_is_read(tmp_p
     with paths.history.open("a") as history:
         history.write('{"step": 13, "train/rew')
     explanation = explain(str(paths.path))
-    assert "      /runs/-/p/m/train/2/0/1\n" in explanation.text()
-    assert f"run `art ui {tmp_path}` and open its address there" in explanation.text()
+    assert "      http://127.0.0.1:8765/runs/-/p/m/train/2/0/1\n" in explanation.text()
+    assert f"run `art ui {tmp_path} --port 8765`" in explanation.text()
     found = explanation.findings[0]
     assert [(one.step, one.rollout) for one in found.examples] == [(2, "r-0"), (2, "r-1"), (2, "r-2")]
     assert "'TimeoutError: the tool is down'" in found.sentence() and "25%" in found.words
@@ -254,7 +300,8 @@ async def test_a_finding_is_one_line_of_the_log_while_it_trains_and_no_second_on
     assert told(caplog) == []
     await log_steps(tmp_path, range(LOOK_EVERY, 3 * LOOK_EVERY), BROKEN[5])
     (line,) = told(caplog)
-    assert line.startswith("group: 100% of the groups have one reward only")
+    assert line.startswith("group: in every group all rollouts got the same reward, so there is no gradient")
+    assert "5 steps in a row trained nothing" in line
     assert "(signature 5): Use easier scenarios" in line
     named = line.partition(" -> art explain ")[2]
     assert explain(named).findings[0].number == 5
@@ -309,7 +356,7 @@ def test_a_folder_without_a_step_or_with_two_models_is_refused(tmp_path: Path) -
 
 
 def test_the_table_has_every_number_once_in_the_order_of_the_chain() -> None:
-    assert sorted(one.number for one in SIGNATURES) == [*range(1, 21)]
+    assert sorted(one.number for one in SIGNATURES) == [*range(1, 25)]
     assert [one.stage for one in SIGNATURES] == sorted((s.stage for s in SIGNATURES), key=STAGES.index)
     assert all(one.limit and one.source and one.change and one.metrics for one in SIGNATURES)
 

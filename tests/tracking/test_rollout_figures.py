@@ -96,12 +96,36 @@ def test_replies_that_were_cut_and_calls_that_cannot_be_read() -> None:
         "completion_tokens_mean": 5.0,
         "truncated_rate": pytest.approx(1 / 3),
         "malformed_call_rate": 0.25,
+        "noise_rate": 0.0,
+        "same_reply_rate": 1.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("texts", "noise", "same"),
+    [
+        (["red", "blue", "red", "a < b | c > d"], 0.0, 0.5),
+        (["noB1\n<|im_start|><|im_start|>assistant", "red"], 0.5, 0.5),
+        (["\ufffd", "</s>", "<end_of_turn>", "<think>why</think>"], 0.75, 0.25),
+    ],
+)
+def test_noise_and_equal_replies_are_counted(texts: list[str], noise: float, same: float) -> None:
+    found = reply_figures([said(1.0, 1, content=text) for text in texts])
+    assert (found["noise_rate"], found["same_reply_rate"]) == (noise, same)
+
+
+def test_a_call_is_part_of_what_was_said() -> None:
+    def call(name: str, number: int) -> dict[str, Any]:
+        return {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+    calls = [[call("look", 1)], [call("look", 2)], [call("buy", 3)]]
+    found = reply_figures([said(1.0, 1, message={"content": None, "tool_calls": one}) for one in calls])
+    assert found["same_reply_rate"] == pytest.approx(2 / 3)
 
 
 def test_what_the_data_does_not_determine_is_left_out() -> None:
     assert rollout_figures([]) == {}
-    assert rollout_figures([art.TrajectoryGroup([art.Trajectory(reward=1.0)])]) == {}
+    assert rollout_figures([art.TrajectoryGroup([art.Trajectory(reward=1.0)])]) == {"reward_max": 1.0}
     unscored = art.TrajectoryGroup([art.Trajectory(reward=art.Unscored("x")) for _ in range(3)])
     assert rollout_figures([unscored, unscored]) == {}
 

@@ -20,13 +20,15 @@ from urllib.parse import quote
 from art.errors import ConfigurationError
 from art.tracking.folders import ModelPaths, find_model, lock_folder, model_folders
 from art.tracking.model_files import append_history_row, read_history
-from art.tracking.signatures import CAUSES, SIGNATURES, Found, HistoryRows, RunTable, Signature
+from art.tracking.signatures import CAUSES, LAST_RESORT, SIGNATURES, Found, HistoryRows, RunTable, Signature
 from art.tracking.step_record import read_rollouts, recorded_steps
 
 MOST_EXAMPLES = 3
 """Rollouts that are shown for a finding."""
 LOOK_EVERY, FIRST_ROWS, LAST_ROWS = 5, 12, 28
 """Steps between two looks at a run that trains; steps of its beginning and of its end that a look sees."""
+PAGES_PORT = 8765
+"""The port of `art ui` in the links to examples."""
 PATIENCE_S = 5.0
 """So long the watch waits for another writer of the folder; a training does not wait for it longer."""
 
@@ -95,11 +97,15 @@ class Explanation:
                 lines += [
                     f"    Example: step {one.step}, group {one.group}, rollout {one.place} ({one.rollout}): "
                     f"reward {one.reward}, {one.fate}",
-                    f"      {one.page}",
+                    f"      http://127.0.0.1:{PAGES_PORT}{one.page}",
                 ]
         if any(finding.examples for finding in self.findings):
             command = pages_command(self.data_dir)
-            lines += ["", f"To read an example, run `{command}` and open its address there."]
+            lines += [
+                "",
+                f"To open an example, run `{command} --port {PAGES_PORT}`, open the address that it",
+            ]
+            lines += ["prints, and then the example's."]
         return "\n".join(lines)
 
 
@@ -170,6 +176,8 @@ def _findings(table: RunTable, reported: Collection[int] = ()) -> list[_Sight]:
         for one in SIGNATURES
         if one.number not in reported and (found := one.look(table)) is not None
     ]
+    if reported or len(seen) > 1:
+        seen = [one for one in seen if one.signature.number != LAST_RESORT]
     for number, cause in CAUSES.items():
         at = next((one for one in seen if one.signature.number == number), None)
         if at is not None:

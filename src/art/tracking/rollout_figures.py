@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
@@ -20,6 +21,8 @@ from art.wire.rollouts import MALFORMED_FIELD
 PERCENTILES = (50, 90, 99)
 FEWEST_SCENARIOS = 4
 """Fewer may well be alike."""
+NOISE = re.compile(r"<\|[^|<>\s]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|\ufffd")
+"""What no reply in words has: a special token of a chat format, or bytes that are no character."""
 
 
 def rollout_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
@@ -27,6 +30,7 @@ def rollout_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     rewards = [scores(group) for group in groups]
     found: dict[str, float | None] = {
         "reward_sem": standard_error(rewards),
+        "reward_max": max((one for group in rewards for one in group), default=None),
         "reward_length_correlation": reward_length_correlation(groups),
         **reply_figures([one for group in groups for one in group]),
         **equal_groups(rewards),
@@ -89,7 +93,8 @@ def reward_length_correlation(groups: Iterable[TrajectoryGroup]) -> float | None
 
 def reply_figures(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
     """Returns percentiles and the mean of the tokens of a reply, the share of rollouts whose last reply was
-    cut at its limit of tokens, and the share of replies with a tool call that cannot be read.
+    cut at its limit of tokens, and three shares of replies: with a tool call that cannot be read, with noise
+    in the text, and equal to the most frequent reply.
     """
     choices: list[list[Any]] = [
         [item for item in one.messages_and_choices if is_choice(item)] for one in trajectories
@@ -98,13 +103,24 @@ def reply_figures(trajectories: Sequence[Trajectory]) -> dict[str, float | None]
     lasts = [said[-1] for said in choices if said]
     tokens = sorted(float(length) for one in trajectories for length in _lengths(one))
     malformed = [bool(getattr(reply, MALFORMED_FIELD, 0)) for reply in replies]
+    texts = [said_text(reply) for reply in replies]
     return {
         **{f"completion_tokens_p{percent}": percentile(tokens, percent) for percent in PERCENTILES},
         "completion_tokens_max": tokens[-1] if tokens else None,
         "completion_tokens_mean": fmean(tokens) if tokens else None,
         "truncated_rate": fmean(last.finish_reason == "length" for last in lasts) if lasts else None,
         "malformed_call_rate": fmean(malformed) if malformed else None,
+        "noise_rate": fmean(NOISE.search(text) is not None for text in texts) if texts else None,
+        "same_reply_rate": Counter(texts).most_common(1)[0][1] / len(texts) if texts else None,
     }
+
+
+def said_text(reply: Any) -> str:
+    """Returns the text of a choice and its tool calls, without what differs from request to request."""
+    message = _field(reply, "message")
+    functions = [_field(call, "function") for call in _field(message, "tool_calls") or []]
+    calls = [f"{_field(one, 'name')} {_field(one, 'arguments')}" for one in functions if one]
+    return "\n".join([str(_field(message, "content") or ""), *calls])
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float | None:

@@ -27,6 +27,8 @@ from art.wire.rollout_record import RolloutRecord
 STAGES = ("scenario", "rollout", "reward", "group", "gradient", "promotion")
 WINDOW, ENDS = 5, 3
 """Steps of a mean; steps at each end of a run that are compared."""
+RANDOM_NATS, LONG_FLAT = 2.0, 20
+"""Entropy of a token above which a text is nearly random; steps after which a reward should have risen."""
 FEW_SCENARIOS, MOST_LOGS = 4, 20
 """Fewer scenarios may well be alike; logs of trajectories that are opened at most."""
 
@@ -227,12 +229,32 @@ def malformed(table: RunTable) -> Found | None:
     return Found(words, steps, lambda one: one.reward is not None, lambda one: -(one.reward or 0.0))
 
 
-def truncated(table: RunTable) -> Found | None:
-    share, steps = worst(table.column("train/truncated_rate"))
-    if share <= 0.1:
+def noise(table: RunTable) -> Found | None:
+    rates = table.column("train/noise_rate")
+    share, steps = worst(rates)
+    if share <= 0.1 or (table.gain() > 0 and fmean([*rates.values()][-ENDS:]) <= 0.1):
         return None
+    words = (
+        f"{share:.0%} of the replies have special tokens or bytes that are no text in them: they are noise"
+    )
+    return Found(words, steps, lambda one: True, lambda one: one.tokens)
+
+
+def truncated(table: RunTable) -> Found | None:
+    rates = table.column("train/truncated_rate")
+    share, steps = worst(rates)
+    if share <= 0.1 or (table.gain() > 0 and growth(rates) < 0.8):  # it learns to end
+        return None
+    random = fmean([*table.column("loss/entropy").values()] or [0.0]) > RANDOM_NATS
+    change = None
+    if noise(table):
+        change = "Leave max_tokens: noise fills any limit. Mend the replies first."
+    elif random:
+        change = (
+            "Leave max_tokens: the replies are nearly random. Sample at temperature 0.7, or use SFT first."
+        )
     words = f"{share:.0%} of the rollouts end at the limit of tokens"
-    return Found(words, steps, lambda one: one.truncated)
+    return Found(words, steps, lambda one: one.truncated, change=change)
 
 
 def unscored(table: RunTable) -> Found | None:
@@ -283,10 +305,31 @@ def no_signal(table: RunTable) -> Found | None:
         change = "Use easier scenarios, SFT first, or a reward that pays for partial success."
     elif good > 0.5:
         change = "Use harder scenarios, or a reward that tells good rollouts apart."
-    words = f"{share:.0%} of the groups have one reward only"
+    which = "every group" if share > 0.995 else f"{share:.0%} of the groups"
+    words = f"in {which} all rollouts got the same reward, so there is no gradient"
     if good or bad:
-        words += f"; of all groups {good:.0%} are at the highest, {bad:.0%} at the lowest"
+        words += f" ({good:.0%} of all groups at the highest reward, {bad:.0%} at the lowest)"
+    if len(row := longest_row(given, lambda part: part == 0)) >= ENDS:
+        words += f". {len(row)} steps in a row trained nothing: their checkpoints are all the same"
     return Found(words, steps, lambda one: one.fate == "zero_advantage", change=change)
+
+
+def longest_row(values: Mapping[int, float], holds: Callable[[float], bool]) -> tuple[int, ...]:
+    """Returns the longest row of steps that follow each other and whose value holds."""
+    best: list[int] = []
+    now: list[int] = []
+    for step, value in values.items():
+        now = [*now, step] if holds(value) else []
+        best = max(best, now, key=len)
+    return tuple(best)
+
+
+def untrained(table: RunTable) -> Found | None:
+    steps = longest_row(table.column("data/step_num_gradient_steps"), lambda count: count == 0)
+    if len(steps) < ENDS or no_signal(table) or table.gain(steps) > 0:
+        return None
+    words = f"{len(steps)} steps in a row trained nothing: their checkpoints are all the same"
+    return Found(words, steps, lambda one: one.fate not in ("trained", "context"))
 
 
 def stale(table: RunTable) -> Found | None:
@@ -374,6 +417,36 @@ def collapse(table: RunTable) -> Found | None:
     return Found(words, low, pushed, push)
 
 
+def below_best(table: RunTable, steps: Sequence[int]) -> str | None:
+    """Returns how far the reward of these steps is below the best that a rollout earned; None: it is near."""
+    highest = max(table.column("train/reward_max").values(), default=None)
+    rewards = [row["train/reward"] for step in steps if "train/reward" in (row := table.train[step])]
+    if highest is None or not rewards or highest - fmean(rewards) <= 0.1 * abs(highest):
+        return None
+    return f"{fmean(rewards):.3g}, where single rollouts earned {highest:.3g}"
+
+
+def one_answer(table: RunTable) -> Found | None:
+    same = table.column("train/same_reply_rate")
+    steps = tuple(same)[-WINDOW:]
+    if len(steps) < WINDOW or same_input(table) or fmean(same[step] for step in steps) <= 0.95:
+        return None
+    if (apart := below_best(table, steps)) is None:  # the best answer may well be one
+        return None
+    words = (
+        f"{fmean(same[step] for step in steps):.0%} of the replies are the same one, at a reward of {apart}"
+    )
+    return Found(words, steps, lambda one: one.reward is not None, lambda one: -(one.reward or 0.0))
+
+
+def plateau(table: RunTable) -> Found | None:
+    steps = tuple(step for step, row in table.train.items() if "train/reward" in row)
+    if len(steps) < LONG_FLAT or table.gain() > 0 or (apart := below_best(table, steps[-ENDS:])) is None:
+        return None
+    words = f"the reward has not risen in {len(steps)} steps: it is {apart}"
+    return Found(words, steps, pushed, push)
+
+
 def slow(table: RunTable) -> Found | None:
     rates, literature = table.column("loss/learning_rate"), table.column("loss/learning_rate_by_size")
     steps = tuple(step for step, rate in rates.items() if rate * 10 < literature.get(step, 0.0))
@@ -436,6 +509,9 @@ SIGNATURES = (
               "Read the exception and fix the rollout or its tools.", failing),
     Signature(3, "rollout", "Can tool calls be read?", ("train/malformed_call_rate",), "> 10 %", OURS,
               "Show the format in the prompt or by SFT, or set tool_choice='required'.", malformed),
+    Signature(21, "rollout", "Are replies words?", ("train/noise_rate",), "> 10 %, reward not risen", OURS,
+              "The base does not know these words, or the format. Use art/smollm2 or a model of the hub, "
+              "or the words that `art models card` shows of art/nano-words; or SFT first.", noise),
     Signature(4, "rollout", "Do replies fit their limit?", ("train/truncated_rate",), "> 10 %",
               "DAPO, arXiv:2503.14476", "Raise max_tokens, or let the reward punish length.", truncated),
     Signature(2, "reward", "Is every rollout scored?", ("train/unscored_rate",), "> 5 %", OURS,
@@ -457,6 +533,10 @@ SIGNATURES = (
               ("data/sheet/stale_rollouts", "data/sheet/untrainable_rollouts", "offpolicy/steps_max"),
               "> 20 %, or > 8 steps old", "ScaleRL, arXiv:2510.13786; " + OURS,
               "Lower max_steps_off_policy or the number of concurrent rollouts.", stale),
+    Signature(22, "group", "Does each step train something?", ("data/step_num_gradient_steps",),
+              ">= 3 steps in a row do not, reward not risen", OURS,
+              "Read the sheet of a step: it says why its rollouts are not trained. Stop the run meanwhile.",
+              untrained),
     Signature(7, "gradient", "Are engine and trainer one policy?",
               ("loss/mismatch_k3", "loss/logprob_difference_mean"), "k3 > 1e-3, mean > 0.03",
               "Liu et al., When speed kills stability (2025)",
@@ -474,9 +554,18 @@ SIGNATURES = (
     Signature(10, "gradient", "Does the policy still explore?", ("loss/entropy",),
               "< 30 % of the start in the first fifth, reward flat", "arXiv:2505.22617",
               "Divide the learning rate by three.", collapse),
+    Signature(23, "gradient", "Does it still answer in several ways?",
+              ("train/same_reply_rate", "train/reward_max"),
+              "> 95 % of the replies of 5 steps are one, reward 10 % below the best rollout's", OURS,
+              "Fork from a step before, divide the learning rate by three, and sample at temperature 1.0. If "
+              "the first step said it too, change the prompt or the base, or use SFT first.", one_answer),
     Signature(14, "gradient", "Is the learning rate large enough?",
               ("loss/learning_rate", "loss/learning_rate_by_size"), "< 1/10 of the size's, reward flat",
               "LoRA without regret (2025)", "Take the learning rate of loss/learning_rate_by_size.", slow),
+    Signature(24, "gradient", "Does the reward rise?", ("train/reward", "train/reward_max"),
+              "not in 20 steps, 10 % below the best rollout's, nothing else found", OURS,
+              "Read rollouts. Then triple the learning rate, make larger groups, or use easier scenarios.",
+              plateau),
     Signature(15, "promotion", "Is the last step the best?", ("val/reward", "val/reward_sem"),
               "best - last > 2 standard errors", OURS, "Fork from the best step.", fell),
     Signature(16, "promotion", "Is the engine the limit?", ("throughput/step_trainer_idle_s",),
@@ -494,10 +583,13 @@ class Cause:
     """None: those before its own first step."""
 
 
+LAST_RESORT = 24
+"""It is told where no other signature is seen: all of them make a reward flat."""
 CAUSES: Mapping[int, Cause] = MappingProxyType(
     {
         20: Cause(frozenset(one.number for one in SIGNATURES if one.number != 20)),
-        11: Cause(frozenset({4}), first_steps=ENDS),
+        11: Cause(frozenset({4, 21}), first_steps=ENDS),
+        23: Cause(frozenset({10}), first_steps=ENDS),
     }
 )
 """A policy that has diverged fails everywhere; a reward that pays for length ends at the limit of tokens."""
