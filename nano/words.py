@@ -139,9 +139,12 @@ def texts() -> tuple[str, ...]:
 
 
 PURPOSE = """\
-A small model that follows short instructions about words it may never have seen together: it says what it is
-told to say, looks things up in given facts, calls tools of any name, picks among given options and lists
-things in some order. A base for small tasks of your own."""
+A base for small tasks in the phrasings below: say this, choose one of these, use this tool, what is the color
+of that. For questions in your own words take `art/smollm2` or a model of the hub.
+
+It follows short instructions about words it may never have seen together: it says what it is told to say,
+looks things up in given facts, calls tools of any name, picks among given options and lists things in some
+order."""
 TEACHING = """\
 Dialogs drawn at random from 314 content words, coined words (`zorbix`), numbers and some 150 phrasings. Three
 things it was taught to do well: to say what it is told, to answer a question from facts in the prompt

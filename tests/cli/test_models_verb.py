@@ -75,6 +75,22 @@ def test_a_folder_is_listed_without_a_server(data_dir: Path) -> None:
     assert code == 0 and not listed and "No models in" in said
 
 
+def test_the_card_of_a_base_is_printed_and_a_base_without_one_says_where_it_is(tmp_path: Path) -> None:
+    code, card, _ = run("card", "art/nano-words")
+    first = card.split("\n\n")[1]
+    assert code == 0 and card.startswith("# art/nano-words\n") and "A base for small tasks" in first
+    assert "art/smollm2" in first, "for what it is not, at once"
+    (tmp_path / "README.md").write_text("# mine\n")
+    assert run("card", str(tmp_path))[1] == "# mine\n"
+    for name, told in (
+        ("Qwen/Qwen3-0.6B", "https://huggingface.co/Qwen/Qwen3-0.6B"),
+        ("art/nano-wrds", "did you mean 'art/nano-words'?"),
+        ("art/smollm2", "`art audit-model art/smollm2` converts it"),
+    ):
+        code, _, said = run("card", name, HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path))
+        assert code == 2 and told in said.replace("\n", " "), said
+
+
 def test_a_model_is_deleted_only_with_yes(data_dir: Path) -> None:
     where, folder = ("--data-dir", str(data_dir)), data_dir / "mail" / "models" / "player"
     code, said, _ = run("delete", "mail/player", *where)

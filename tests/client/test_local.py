@@ -18,7 +18,8 @@ from pydantic import BaseModel
 import art
 from art import errors
 from art.client.local_server import ServerProcess, SupervisorLimits
-from waiting import eventually, gone
+from starting import StartedProgram
+from waiting import eventually, gone, until
 
 pytestmark = pytest.mark.slow
 
@@ -189,13 +190,34 @@ def test_the_server_ends_with_the_program(tmp_path):
 
 def test_killing_the_program_leaves_no_orphan(tmp_path):
     program = PROGRAM + "import time; time.sleep(600)"
-    with subprocess.Popen(
+    with StartedProgram(
         [sys.executable, "-c", program, str(tmp_path), *CHILD], stdout=subprocess.PIPE, text=True
     ) as running:
         pid = int(running.stdout.readline())
         assert not gone(pid)
         running.kill()
     eventually(lambda: gone(pid))
+
+
+async def test_what_its_user_must_know_reaches_the_log_of_the_program(tmp_path, caplog):
+    """The real server, and words that the base was never taught."""
+    model = art.TrainableModel(name="noise", project="p", base_model="art/nano")
+    asked = [{"role": "user", "content": "Classify this ticket: my invoice is wrong"}]
+
+    def notes():
+        return [line for line in caplog.messages if "it was never taught" in line]
+
+    with caplog.at_level(logging.WARNING, "art"):
+        async with art.LocalBackend(path=tmp_path) as backend:
+            await model.register(backend)
+            for _ in range(2):
+                await model.openai_client().chat.completions.create(
+                    model="noise", messages=asked, max_tokens=2
+                )
+            await until(notes)
+    (note,) = notes()
+    assert "'Classify'" in note and "art/smollm2" in note and "`art models card art/nano-words`" in note
+    assert note in (tmp_path / "server" / "logs" / "server.log").read_text()
 
 
 def test_unknown_options_are_refused(tmp_path):

@@ -1,4 +1,5 @@
-"""`art models`: the registered models of a data folder, or of a server that runs: list, show, delete.
+"""`art models`: the registered models of a data folder, or of a server that runs: list, show, delete. And the
+cards of base models.
 
 A list of a folder reads its files and needs no server. What changes a folder goes through its server, which
 runs already or is started for the time.
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from art.wire.models import ModelSummary
 
 models = typer.Typer(
-    name="models", help="List, show and delete the models of a folder or of a server.", no_args_is_help=True
+    name="models",
+    help="List, show and delete the models of a folder or of a server, or print a base's card.",
+    no_args_is_help=True,
 )
 
 Named = Annotated[str, typer.Argument(help="The model, PROJECT/NAME.")]
@@ -70,6 +73,41 @@ def show_model(name: Named, data_dir: DataDir = DATA_DIR, url: Url = None, json:
         return
     for title, value in shown_facts(found):
         typer.echo(f"{title + ':':<13} {value}")
+
+
+@models.command("card")
+def show_card(
+    base: Annotated[
+        str, typer.Argument(metavar="BASE", help="The base model: art/nano-words, art/smollm2, a folder.")
+    ],
+) -> None:
+    """Print the card of a base model: what it is for, what it knows and how well it does."""
+    with readable_errors():
+        card = card_of(base)
+    typer.echo(card.rstrip())
+
+
+def card_of(base: str) -> str:
+    """Returns the text of a base model's card. Raises ConfigurationError where none is on this machine."""
+    from art.engine.base_models import resolve_base
+    from art.engine.gguf_cache import find_converted
+
+    found = resolve_base(base)
+    folder = find_converted(found.source) if found.is_gguf else Path(found.source)
+    if folder is None:
+        raise ConfigurationError(
+            f"{base} is a GGUF file that was never used here: `art audit-model {base}` converts it into a "
+            "folder, which has its card"
+        )
+    card = folder / "README.md"
+    if card.is_file():
+        return card.read_text(encoding="utf-8", errors="replace")
+    if folder.is_dir():
+        raise ConfigurationError(f"the folder {folder} has no card (README.md)")
+    raise ConfigurationError(
+        f"{base} is no model that ART ships, and no folder here. The card of a model of the hub is at "
+        f"https://huggingface.co/{base}"
+    )
 
 
 @models.command("delete")

@@ -47,6 +47,7 @@ from art.errors import (
     WorkerDiedError,
 )
 from art.process.files import disk_error
+from art.process.program_notes import read_note
 from art.process.reaper import reaper
 from art.process.running_server import (
     RunningServer,
@@ -323,12 +324,16 @@ class ServerProcess:
             return "its output, but not itself"
 
     def _drain(self, stdout: IO[bytes], first: queue.Queue[bytes]) -> None:
-        """Hand over the first line; keep what follows in the log, so that the pipe never fills."""
+        """Hand over the first line; keep what follows in the log, so that the pipe never fills, and say notes
+        here too.
+        """
         with stdout, self.log_path.open("ab") as log:
             first.put(stdout.readline())
             for line in stdout:
                 log.write(line)
                 log.flush()
+                if (note := read_note(line)) is not None:
+                    _log.warning("%s", note)
 
     def stop(self) -> None:
         """End the server and its workers: a request, a deadline, then a kill. Safe to call twice. Another

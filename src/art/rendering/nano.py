@@ -42,6 +42,9 @@ from renderers import (
 from renderers.parsing import parse_qwen3
 from renderers.reasoning import prompt_ends_in_reasoning
 
+from art.process.program_notes import FOR_PROGRAM
+from art.rendering import GREETING
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -252,7 +255,7 @@ class NanoRenderer:
         if not messages:
             raise ValueError("a conversation needs at least one message")
         stretches = list(pieces(messages, tools, add_generation_prompt))
-        if self._unchecked:
+        if self._unchecked and [*messages] != [dict(one) for one in GREETING]:
             self._unchecked -= 1
             self._warn_of_unknown_words(stretches)
         return self._assemble([], stretches, messages)
@@ -267,13 +270,15 @@ class NanoRenderer:
             name = str(getattr(self._tokenizer, "name_or_path", "") or "this nano model")
             _log.warning(
                 "%s knows %s; it was never taught %s of a prompt, and %s. "
-                "For any other task choose a model of the hub: docs/guides/models.md names some.",
+                "For a task of your own begin with art/smollm2, a model of the hub, or art/nano-words and "
+                "the words of its card (`art models card art/nano-words`): docs/guides/models.md.",
                 name,
                 KNOWN_TASKS.get(name, "the tasks of its card"),
                 ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else ""),
                 "can only copy and look up such words"
                 if name in COPIERS
                 else "its first replies to it will be noise",
+                extra=FOR_PROGRAM,
             )
 
     def render_ids(

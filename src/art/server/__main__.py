@@ -1,7 +1,8 @@
 """`python -m art.server`: the server as another process's child.
 
 standard input     one JSON line of `ServerSettings`; its end ends the server and its workers
-standard output    one JSON line: {"ready": true, "port": N, ...} or {"ready": false, "error": "..."}
+standard output    one JSON line: {"ready": true, "port": N, ...} or {"ready": false, "error": "..."}; then
+                   {"note": "..."} for each line of the log that the program's user must read
 standard error     the log
 """
 
@@ -21,6 +22,7 @@ from importlib.metadata import version
 from typing import Any
 
 from art.errors import ARTError, FolderInUseError
+from art.process.program_notes import ProgramNotes
 from art.process.running_server import RunningServer
 from art.server.process import run
 from art.server.settings import parse_settings
@@ -33,6 +35,7 @@ def main() -> int:
     )
     for chatty in ("httpx", "httpcore", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.getLogger().addHandler(ProgramNotes(_write_line))
     if hasattr(faulthandler, "register"):  # whoever watches asks where a server hangs that does not answer
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     try:

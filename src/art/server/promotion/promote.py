@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from art.engine.base_models import BaseModel, resolve_base
 from art.errors import ARTError, CanaryError, NotFoundError
+from art.rendering import GREETING
 from art.server.catalog import Catalog, Serving
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote, lock_within
 from art.server.checkpoints.registered_models import RegisteredModels, Registration
@@ -301,10 +302,6 @@ class ServedModel:
             _log.warning("old adapter %s stays loaded: %s", adapter, error)
 
 
-_GREETING = ({"role": "user", "content": "Hello. Say yes, no or maybe."},)
-"""Fixed text: engine and trainer must agree on its ids before a model is served."""
-
-
 class ServedModels:
     """All models that are served."""
 
@@ -411,7 +408,7 @@ class ServedModels:
         renderer = self._catalog.base_of(model.base_model).renderer
         if tenant_of(model.project) is not None:
             renderer = renderer.confined()
-        return [renderer.render(_GREETING, None)]
+        return [renderer.render([dict(one) for one in GREETING], None)]
 
     async def load_missing(self, project: str, name: str, step: int) -> str:
         """Load an older step, asked for by name. Raises NotFoundError when its checkpoint is gone."""
