@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +12,9 @@ import pytest
 
 import art
 from art.client.remote_backend import RemoteBackend
+from art.errors import ConfigurationError
 from art.process.interrupt import ShortCancellation
+from starting import StartedProgram
 from waiting import until
 
 PROGRAM = """
@@ -31,7 +35,7 @@ art.run(main())
 @pytest.mark.slow
 def test_ctrl_c_ends_a_program_in_one_line_after_its_finally_blocks():
     command = [sys.executable, "-c", PROGRAM]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+    with StartedProgram(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "begun\n"
         program.send_signal(signal.SIGINT)
@@ -46,6 +50,18 @@ def test_run_gives_what_the_coroutine_returns_and_raises():
     assert art.run(main(2)) == 0.5
     with pytest.raises(ZeroDivisionError):
         art.run(main(0))
+
+
+def test_an_error_of_ours_is_one_line_with_the_place_and_ends_the_program(capsys, caplog):
+    async def main() -> None:
+        raise ConfigurationError("base_model 'x' is unknown")
+
+    with caplog.at_level(logging.DEBUG, "art"), pytest.raises(SystemExit) as ended:
+        art.run(main())
+    told = capsys.readouterr().err
+    assert ended.value.code == 1 and isinstance(ended.value.__cause__, ConfigurationError)
+    assert re.fullmatch(r"test_interrupt\.py:\d+: ConfigurationError: base_model 'x' is unknown\n", told)
+    assert "Traceback" in caplog.text
 
 
 async def test_run_in_a_notebook_names_await():

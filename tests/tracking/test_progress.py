@@ -3,8 +3,8 @@ from __future__ import annotations
 import logging
 import os
 import pty
-import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,13 +12,31 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from art.tracking.progress import LogHandler, SilentProgress, open_phases, open_progress, show_log
+from art.tracking import progress as progress_module
+from art.tracking.progress import LoggedProgress, LogHandler, open_phases, open_progress, show_log
+from starting import StartedProgram
+from waiting import eventually
 
 
 def test_nobody_watches_a_pipe(capsys):
     with open_progress("train", 2) as progress:
         progress.advance(2, {})
-    assert isinstance(progress, SilentProgress) and not capsys.readouterr().err
+    assert isinstance(progress, LoggedProgress) and not capsys.readouterr().err
+
+
+def test_what_takes_long_is_said_where_nobody_watches(monkeypatch, caplog):
+    monkeypatch.setattr(progress_module, "FIRST_LINE_S", 0.01)
+
+    def said(text):
+        return any(text in line for line in caplog.messages)
+
+    with caplog.at_level(logging.INFO, "art"), open_progress("evaluating", 1000) as progress:
+        progress.advance(320, {})
+        eventually(lambda: said("evaluating 320/1000, 0 s so far"))
+    with caplog.at_level(logging.INFO, "art"), open_phases("agent") as begin_phase:
+        begin_phase("starting the server")
+        eventually(lambda: said("agent: starting the server, 0 s so far"))
+    eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("progress of")])
 
 
 def test_phases_are_lines_of_the_log_where_nobody_watches(caplog):
@@ -106,7 +124,7 @@ print("the end")
 @pytest.mark.slow
 def test_a_terminal_shows_bars_and_lines_above_them():
     leader, follower = pty.openpty()
-    with subprocess.Popen([sys.executable, "-c", TERMINAL], stdout=follower, stderr=follower) as program:
+    with StartedProgram([sys.executable, "-c", TERMINAL], stdout=follower, stderr=follower) as program:
         os.close(follower)
         shown = b""
         while not shown.endswith(b"the end\r\n"):

@@ -2,7 +2,7 @@
 
 a terminal   bars on stderr that move; lines above them
 a notebook   one output for each cell: its lines, and below them the bar that moves. No widget is needed
-neither      lines alone: a bar in a file is no bar
+neither      lines alone: a bar in a file is no bar. What takes long says so every now and then
 
 `info` and its like print lines of a program's own. The library itself writes to the log instead.
 """
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 REFRESH_S = 0.2
+FIRST_LINE_S, MOST_S = 10.0, 60.0
+"""Seconds until what nobody watches is a line of the log, and the most between two such lines."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,37 @@ class SilentProgress:
 
     def move_to(self, done: int, total: int, phase: str) -> None:
         pass
+
+
+class LoggedProgress:
+    """A progress that nobody watches: a line of the log after ten seconds, then ever more rarely."""
+
+    def __init__(self, description: str, total: int | None) -> None:
+        self._description, self._phase = description, ""
+        self._done, self._total = 0, total or 0
+        self._begun, self._over = time.monotonic(), threading.Event()
+        threading.Thread(
+            target=self._log_now_and_then, name=f"progress of {description}", daemon=True
+        ).start()
+
+    def advance(self, n: int, values: Mapping[str, float]) -> None:
+        self._done += n
+
+    def move_to(self, done: int, total: int, phase: str) -> None:
+        self._done, self._total, self._phase = done, total, phase
+
+    def end(self) -> None:
+        """Says no more."""
+        self._over.set()
+
+    def _log_now_and_then(self) -> None:
+        pause = FIRST_LINE_S
+        while not self._over.wait(pause):
+            of = f"/{self._total}" if self._total else ""
+            parts = [self._description, self._phase, f"{self._done}{of}" if self._done or of else ""]
+            seconds = time.monotonic() - self._begun
+            _log.info("%s, %.0f s so far", " ".join(part for part in parts if part), seconds)
+            pause = min(2 * pause, MOST_S)
 
 
 class ProgressView(Protocol):
@@ -260,12 +293,19 @@ def _notebook_view(cell: int) -> NotebookView:
 
 @contextmanager
 def open_progress(description: str | None, total: int | None, *, keep: bool = True) -> Iterator[Progress]:
-    """A bar on a terminal or in a notebook, which ends with the block. No description, or nobody who
-    watches: no bar. keep: its last state stays to be seen.
+    """A bar on a terminal or in a notebook, which ends with the block. Nobody who watches: lines of the log
+    where it takes long. No description: nothing. keep: its last state stays to be seen.
     """
     view = _view()
-    if description is None or view is None:
+    if description is None:
         yield SilentProgress()
+        return
+    if view is None:
+        told = LoggedProgress(description, total)
+        try:
+            yield told
+        finally:
+            told.end()
         return
     bar = view.add_bar(description, total)
     try:
