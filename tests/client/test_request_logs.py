@@ -88,7 +88,7 @@ def test_a_reply_is_learned_once_whatever_shares_it(tmp_path: Path) -> None:
     assert [texts(row)[-1] for row in rows] == [("other", None), ("d", None)]
     assert made.report.left_out["part of a longer conversation"] == 2
     again, made = import_lines(tmp_path, record(TURNS[:1], "a"), record(TURNS[:1], "a"))
-    assert len(again) == 1 and made.report.left_out == {"said before": 1}
+    assert len(again) == 1 and made.report.left_out == {"duplicates": 1}
 
 
 def test_a_turn_is_the_same_when_a_program_sends_it_back_with_less(tmp_path: Path) -> None:

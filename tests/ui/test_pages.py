@@ -121,14 +121,14 @@ def test_a_group_has_its_judge_with_question_order_and_second_opinion(tmp_path: 
 
 def test_a_group_without_a_judge_says_so(tmp_path: Path, read: Read) -> None:
     MadeRun(tmp_path).step(1, [[trajectory("x", 1.0, "y")]], record=False)
-    assert "No judge was asked about this group" in read(f"{RUN}/train/1/0")
+    assert "No judge output" in read(f"{RUN}/train/1/0")
 
 
 def test_a_rollout_has_conversation_tokens_judge_and_forks(tmp_path: Path, read: Read) -> None:
     made_run(tmp_path)
     said = read(f"{RUN}/train/2/0/0")
     assert "It found it." in said and "judge-1" in said and "shown as number 2" in said
-    assert "As its task shows it word" in said and "show word" not in said
+    assert "Task view word" in said and "show word" not in said
     assert "fork: edited" in said and "completion 2 : its prompt does not extend" in said
     assert "+0.500" in said and "policy step 0" in said.lower()
     assert all(signal in said for signal in ("ratio", "advantage", "entropy", "mask"))

@@ -72,8 +72,8 @@ class EnvironmentSettings(RunSettings):
     eval_every: Annotated[int, Keyword(least=0)] = 0
     """Steps between further evaluations during training. 0: only before and after."""
     thin: Share = 0.1
-    """Share of its weight with which a scenario is drawn whose last two groups had equal rewards. 1: all
-    scenarios are drawn alike."""
+    """Sampling weight of scenarios with no reward variance in their last two groups. 1: all scenarios are
+    drawn alike."""
     seed: int = 0
     """Seed of the order of scenarios and of the evaluations."""
 

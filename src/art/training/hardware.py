@@ -286,8 +286,8 @@ class CardPlan:
     def __str__(self) -> str:
         if not self.fits:
             return "no"
-        return f"yes, {self.step.token_budget:,} tokens at once" + (
-            ", layers computed twice" if self.step.way.checkpointing else ""
+        return f"yes, micro-batch {self.step.token_budget:,} tokens" + (
+            ", activation checkpointing on" if self.step.way.checkpointing else ""
         )
 
 

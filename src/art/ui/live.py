@@ -95,7 +95,7 @@ def live_state(runs: Sequence[RunFiles], *, one: bool, now: float) -> LiveState:
     else:
         state = signs[0].state if one else "dead" if jobs else "finished"
         reason = signs[0].words if one else "no server uses this folder"
-        words = f"Not running: {reason}. What its files say is below."
+        words = f"Not running: {reason}. Last recorded state:"
     return LiveState(state, words, *(rows[:MOST_LISTED] for rows in (jobs, rollouts, nodes, placements)))
 
 
