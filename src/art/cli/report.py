@@ -224,7 +224,7 @@ def report_run(run: str, data_dir: Path, output: Path | None, *, with_texts: boo
         bundle.left_out.append("texts of rollouts, judges, exceptions and settings: --with-texts adds them")
     add_parts(bundle, files, run, with_texts=with_texts)
     try:
-        write_whole(path, bundle.packed(), mode=0o600)
+        write_whole(path, bundle.packed())
     except OSError as error:
         message = f"{str(path)!r} cannot be written ({error.strerror}): name another file with --output"
         raise ConfigurationError(message) from error

@@ -234,4 +234,4 @@ def write_json(path: Path, data: Any) -> None:
     """Writes JSON that people can read too; folders are created."""
     from art.process.files import write_whole
 
-    write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", durable=False)
+    write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", mode=0o666, durable=False)

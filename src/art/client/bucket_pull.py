@@ -35,7 +35,7 @@ from art.client.bucket_push import (
 )
 from art.client.bucket_store import OnProgress, Store
 from art.errors import CheckpointMissingError, StepMissingError, StorageError
-from art.process.files import flush, take_lock, write_whole
+from art.process.files import close_to_others, flush, make_private_folder, take_lock, write_whole
 from art.wire.models import ADAPTER_FILE, JOB_FILE, MANIFEST_FILE, Manifest, manifest_entry
 
 ARRIVING = ".arriving"
@@ -49,7 +49,7 @@ def commit_here(folder: Path) -> Commit:
     def commit(steps: Sequence[int], set_aside: Sequence[int]) -> None:
         with _no_server(folder.parents[2]):
             checkpoints = folder / CHECKPOINTS
-            checkpoints.mkdir(parents=True, exist_ok=True)
+            make_private_folder(checkpoints)
             for step in set_aside:
                 count = len(list(checkpoints.glob(f".{step_name(step)}.rejected-*")))
                 (checkpoints / step_name(step)).rename(
@@ -65,7 +65,7 @@ def commit_here(folder: Path) -> Commit:
 def pull_lock(folder: Path) -> Iterator[Path]:
     """The folder that steps arrive in, for one pull at a time; removed when it is empty."""
     arriving = folder / ARRIVING
-    arriving.mkdir(parents=True, exist_ok=True)
+    make_private_folder(arriving)
     descriptor = take_lock(arriving / ".lock")
     if descriptor is None:
         raise StorageError(f"another pull into {folder} is at work: wait for it")
@@ -96,7 +96,7 @@ def fetch_step(
     store: Store, step: int, manifest: Manifest | None, there: Mapping[str, int], target: Path
 ) -> None:
     """One step, whole and verified, or an error. What lies in `target` already is used where it fits."""
-    target.mkdir(parents=True, exist_ok=True)
+    make_private_folder(target)
     names = sorted(there if manifest is None else manifest.files)
     for stray in target.iterdir():
         if stray.name not in names:
@@ -111,6 +111,7 @@ def fetch_step(
             store.download(f"{prefix}/{name}", file)
         except FileNotFoundError as error:
             raise StorageError(f"{prefix}/{name} in {store.url!r} is gone: pull again") from error
+        close_to_others(file)
         flush(file)
         if entry is not None and manifest_entry(file) != entry:
             found = file.stat().st_size
@@ -124,8 +125,7 @@ def fetch_step(
     if manifest is None:
         check_safetensors(target / ADAPTER_FILE)
     else:
-        (target / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2))
-        flush(target / MANIFEST_FILE)
+        write_whole(target / MANIFEST_FILE, manifest.model_dump_json(indent=2))
     flush(target)
 
 

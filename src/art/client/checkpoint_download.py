@@ -22,6 +22,7 @@ from art.errors import (
     ServerUnreachableError,
     StepMissingError,
 )
+from art.process.files import create_private, make_private_folder
 from art.retrying import retry
 from art.tracking.progress import open_progress
 from art.wire.models import Manifest, ManifestEntry, ModelInfo, manifest_entry, stays_in_folder
@@ -62,7 +63,7 @@ async def fetch_checkpoint(
             if await asyncio.to_thread(_is_complete, target, files):
                 return target
             fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}.fetching")
-            fresh.mkdir(parents=True)
+            make_private_folder(fresh)
             try:
                 with open_progress(f"fetch step {chosen}" if verbose else None, len(files)) as progress:
                     for name, entry in files.items():
@@ -122,6 +123,7 @@ async def _download_file(connection: ServerConnection, route: str, path: Path, e
 async def _stream(connection: ServerConnection, route: str, path: Path) -> tuple[str, int]:
     client, digest, size = await connection.client(), hashlib.sha256(), 0
     timeout = httpx.Timeout(IDLE_S, connect=CONNECT_S)
+    create_private(path)
     with path.open("wb") as file:
         async with client.stream("GET", route, timeout=timeout) as response:
             if response.status_code >= 400:

@@ -25,6 +25,7 @@ from art.client.registration import ServerConfig
 from art.client.remote_backend import FORK_S, RemoteBackend
 from art.errors import ARTError, CheckpointMissingError, ConfigurationError, require_extra
 from art.process.environment import BACKUP_BUCKET, variable
+from art.process.files import create_private, make_private_folder
 from art.process.running_server import SERVER_OPTIONS
 from art.tracking.model_files import delete_logs, write_model_file
 from art.tracking.progress import open_progress
@@ -64,8 +65,9 @@ def copy_reference_adapter(data_dir: Path, project: str, path: Path) -> Path:
     copy = data_dir / "server" / "references" / digest.hexdigest()[:32]
     if not copy.is_dir():
         partial = copy.with_name(f".{copy.name}.{uuid4().hex[:8]}")
-        partial.mkdir(parents=True)
+        make_private_folder(partial)
         for name in ADAPTER_FILES:
+            create_private(partial / name)
             shutil.copyfile(folder / name, partial / name)
         if copy.is_dir():  # somebody else was faster
             shutil.rmtree(partial)

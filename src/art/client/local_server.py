@@ -46,7 +46,7 @@ from art.errors import (
     ServerUnreachableError,
     WorkerDiedError,
 )
-from art.process.files import disk_error
+from art.process.files import disk_error, make_private_folder, private_opener
 from art.process.program_notes import read_note
 from art.process.reaper import reaper
 from art.process.running_server import (
@@ -242,8 +242,8 @@ class ServerProcess:
 
     def _start(self) -> None:
         try:
-            self.log_path.parent.mkdir(parents=True, exist_ok=True)
-            log = self.log_path.open("ab")
+            make_private_folder(self.log_path.parent)
+            log = open(self.log_path, "ab", opener=private_opener)
         except OSError as error:
             raise disk_error(error, self.log_path.parent, "the data folder cannot be used") from error
         # The port of the first start is kept, so that clients find the successor where they left.

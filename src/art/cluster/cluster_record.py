@@ -46,7 +46,7 @@ class ClusterRecord:
         while True:
             text = json.dumps({**self._read_health(), "written_at": time.time()})
             try:
-                await asyncio.to_thread(write_whole, self._path, text, mode=0o600, durable=False)
+                await asyncio.to_thread(write_whole, self._path, text, durable=False)
                 failing = False
             except OSError as error:
                 if not failing:  # once, and not every two seconds
@@ -75,7 +75,7 @@ class DrainedNodes:
         """Drain a node, or use it again. Blocks for the disk. Raises DiskError."""
         ids = self._ids | {node_id} if drained else self._ids - {node_id}
         try:
-            write_whole(self._path, json.dumps(sorted(ids)) + "\n", mode=0o600)
+            write_whole(self._path, json.dumps(sorted(ids)) + "\n")
         except OSError as error:
             raise disk_error(error, self._path, "which nodes are drained could not be stored") from error
         self._ids = ids

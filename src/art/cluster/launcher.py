@@ -293,5 +293,5 @@ def _server_id(folder: Path) -> str:
     """Returns the name of this folder's server in the cluster, which is made once."""
     path = folder / "cluster-id"
     if not path.exists():
-        write_first(path, secrets.token_hex(6) + "\n", mode=0o600)
+        write_first(path, secrets.token_hex(6) + "\n")
     return path.read_text(encoding="ascii").strip()

@@ -1,6 +1,8 @@
 """Files that survive a kill and a power cut: written whole, locked, and what a full or failing disk did;
 folders that go with their process, and the log of a child process.
 
+What ART keeps (prompts, keys, weights) is for the user alone who runs it: `make_private_folder`,
+`private_opener` and `create_private` make it so from the first byte on, whatever the process's umask.
 A lock is dropped by the kernel when its holder dies. An error names the file, the cause and what to do.
 """
 
@@ -10,6 +12,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections import deque
@@ -24,6 +27,48 @@ if TYPE_CHECKING:
     import asyncio
 
 
+PRIVATE = 0o600
+"""The permissions of a file of this user alone; those of a folder are 0700."""
+_OTHERS = 0o077
+
+
+def make_private_folder(path: Path) -> None:
+    """Makes a folder, and parents that are missing, for this user alone. Those that are there stay as they
+    are. Raises OSError.
+    """
+    for missing in reversed([one for one in path.parents if not one.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """The `opener` for `open`: a new file is of this user alone."""
+    return os.open(path, flags, PRIVATE)
+
+
+def create_private(path: Path) -> None:
+    """Makes an empty file of this user alone, and its folder. What is there keeps its permissions.
+
+    SQLite gives its further files (-wal, -shm) the permissions of the first.
+    """
+    make_private_folder(path.parent)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE))
+
+
+def is_open_to_all(path: Path) -> bool:
+    """Returns whether every user of the machine may read it, as files of earlier releases of ART."""
+    return os.name == "posix" and bool(path.stat().st_mode & stat.S_IROTH)
+
+
+def close_to_others(path: Path) -> None:
+    """Takes the permissions of other users from a file or folder of this user."""
+    if os.name != "posix":
+        return
+    found = path.stat()
+    if found.st_mode & _OTHERS and found.st_uid == os.getuid():
+        path.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS)
+
+
 def flush(path: Path) -> None:
     """Flushes a file's content, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -35,16 +80,17 @@ def flush(path: Path) -> None:
 
 def write_flushed(path: Path, content: str | bytes) -> None:
     """Write a file that does not exist, to the disk; texts in UTF-8. Raises FileExistsError."""
-    _write(path, content, mode=0o666, durable=True)
+    _write(path, content, mode=PRIVATE, durable=True)
 
 
-def write_whole(path: Path, content: str | bytes, *, mode: int = 0o666, durable: bool = True) -> None:
+def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE, durable: bool = True) -> None:
     """Write or replace a file; its folder is made. A reader, or a kill, meets the old file or the new one.
 
-    mode: its permissions from its first byte on, less the process's umask. durable: a power cut after the
+    mode: its permissions from its first byte on, less the process's umask; a new folder is as private as the
+    file. durable: a power cut after the
     return does not lose it, for two waits for the disk. Texts are written in UTF-8.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent, mode)
     with _fresh_file_beside(path) as fresh:
         _write(fresh, content, mode=mode, durable=durable)
         fresh.replace(path)
@@ -52,12 +98,12 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o666, durable:
         flush(path.parent)
 
 
-def write_first(path: Path, content: str | bytes, *, mode: int = 0o666) -> bool:
+def write_first(path: Path, content: str | bytes, *, mode: int = PRIVATE) -> bool:
     """Write a file unless there is one; its folder is made. Whole or not at all, to the disk.
 
     Of several that write at once one is first: the others return False, and leave its file as it is.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent, mode)
     with _fresh_file_beside(path) as fresh:
         _write(fresh, content, mode=mode, durable=True)
         try:
@@ -76,11 +122,18 @@ def write_first(path: Path, content: str | bytes, *, mode: int = 0o666) -> bool:
 @contextmanager
 def open_whole(path: Path) -> Iterator[IO[str]]:
     """Opens a text file that takes the place of `path` when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     with _fresh_file_beside(path) as fresh:
-        with fresh.open("x", encoding="utf-8", newline="\n") as file:
+        with open(fresh, "x", encoding="utf-8", newline="\n", opener=private_opener) as file:
             yield file
         fresh.replace(path)
+
+
+def _make_folder(path: Path, mode: int) -> None:
+    if mode & _OTHERS:
+        path.mkdir(parents=True, exist_ok=True)
+    else:
+        make_private_folder(path)
 
 
 @contextmanager
@@ -106,14 +159,14 @@ def _write(path: Path, content: str | bytes, *, mode: int, durable: bool) -> Non
 _PAUSE_SECONDS = 0.01
 
 
-def take_lock(path: Path, *, patience: float = 0.0, mode: int = 0o600, shared: bool = False) -> int | None:
+def take_lock(path: Path, *, patience: float = 0.0, shared: bool = False) -> int | None:
     """The descriptor that holds the lock; closing it lets go. None when another one kept it for too long.
 
-    path: made with `mode` if it is not there. patience: seconds to wait for another process or thread.
+    path: made if it is not there. patience: seconds to wait for another process or thread.
     shared: several may hold it so at once, and nobody else meanwhile.
     Where files have no such lock (Windows) it is always had: one program needs none.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE)
     deadline = time.monotonic() + patience
     try:
         while not _try_lock(descriptor, shared):
@@ -251,8 +304,8 @@ class WorkerLog:
         self.path = path
         self._limit = limit
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
+        make_private_folder(path.parent)
+        self._file = self._open()
 
     def write(self, data: bytes) -> None:
         self._tail.extend(data.decode(errors="replace").splitlines())
@@ -261,7 +314,10 @@ class WorkerLog:
         if self._file.tell() >= self._limit:
             self._file.close()
             self.path.replace(self.path.with_name(self.path.name + ".1"))
-            self._file = self.path.open("ab")
+            self._file = self._open()
+
+    def _open(self) -> IO[bytes]:
+        return open(self.path, "ab", opener=private_opener)
 
     def tail(self, lines: int = 12) -> str:
         """The last lines, for a message."""

@@ -69,7 +69,7 @@ def _plain(value: Any) -> Any:
 
 def announce_server(server_dir: Path, server: RunningServer) -> None:
     """Let programs of this user find the server. Raises OSError."""
-    write_whole(server_dir / ADDRESS_FILE, json.dumps(asdict(server)), mode=0o600, durable=False)
+    write_whole(server_dir / ADDRESS_FILE, json.dumps(asdict(server)), durable=False)
 
 
 def withdraw_server(server_dir: Path) -> None:

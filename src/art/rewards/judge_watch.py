@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from art.errors import ConfigurationError, LlmError, VerifierError
-from art.process.files import write_whole
+from art.process.files import make_private_folder, private_opener, write_whole
 from art.rewards.judge_agreement import (
     Covariation,
     ScorePair,
@@ -57,8 +57,8 @@ class JudgeRecord:
             return
         self._count(found)
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as file:
+            make_private_folder(self._path.parent)
+            with open(self._path, "a", encoding="utf-8", opener=private_opener) as file:
                 file.write(json.dumps({"judge": self.judge, "key": key, **found}) + "\n")
 
     def recent(self, name: str) -> list[float]:

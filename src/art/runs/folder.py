@@ -22,7 +22,7 @@ from art.client.declared_options import DeclaredOption, declared_options
 from art.client.learning_rates import Leg, legs_to, share_at
 from art.environments.measure import mean_of_known
 from art.errors import ConfigurationError, did_you_mean
-from art.process.files import write_whole
+from art.process.files import make_private_folder, write_whole
 from art.tracking.rollout_figures import scores
 from art.trajectories import PydanticException, Trajectory, TrajectoryGroup
 from art.types import TrainResult
@@ -361,7 +361,7 @@ class JudgedRunFolder(RunFolder[StepRow]):
         return run
 
     def save_run(self, run: Mapping[str, Any]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.path)
         self.write(RUN, run)
 
     def schedule(self, total: int, *, done: int) -> tuple[Leg, ...]:

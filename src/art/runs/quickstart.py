@@ -24,6 +24,7 @@ from art.client.learning_rates import Leg, legs_to
 from art.environments import tasks
 from art.environments.tasks import EVALUATION_SEED, Task
 from art.errors import ARTError, ConfigurationError
+from art.process.files import make_private_folder, write_whole
 from art.runs.folder import ADDED_BY_GATHERING, RunFolder, RunStep
 from art.runs.loop import ScoredGroups, TrainingLoop
 from art.tracking.folders import ModelPaths, get_output_dir_from_model_properties
@@ -71,7 +72,7 @@ class QuickstartSettings:
         return self.legs or legs_to(self.steps, [], done=0)
 
     def save(self, folder: Path) -> None:
-        (folder / SETTINGS_FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
+        write_whole(folder / SETTINGS_FILE, json.dumps(asdict(self), indent=1) + "\n", durable=False)
 
     @classmethod
     def load(cls, folder: Path) -> QuickstartSettings:
@@ -220,7 +221,7 @@ def new_folder(output: Path | None, *, task: str) -> QuickstartFolder:
         raise ConfigurationError(
             f"{str(path)!r} holds a run already: pass --resume to go on with it, or another --output."
         )
-    path.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path)
     return QuickstartFolder(path)
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from art.environments.tasks import Task
+from art.process.files import write_whole
 from art.runs.folder import STEPS
 from art.runs.quickstart import Evaluation, QuickstartFolder, QuickstartSettings, QuickstartStep
 
@@ -216,6 +217,6 @@ def next_steps(settings: QuickstartSettings, folder: QuickstartFolder) -> str:
 
 def save_result(folder: QuickstartFolder, json_file: Path | None, result: dict[str, Any]) -> None:
     text = json.dumps(result, indent=1) + "\n"
-    folder.result.write_text(text)
+    write_whole(folder.result, text, durable=False)
     if json_file is not None:
         json_file.write_text(text)

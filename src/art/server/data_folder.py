@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from art.errors import FolderInUseError, RequestError
-from art.process.files import disk_error, take_lock
+from art.process.files import close_to_others, disk_error, is_open_to_all, make_private_folder, take_lock
 from art.process.running_server import LOCK_FILE
 from art.server.tenancy import external_name, tenant_of
 from art.wire.records import is_name
@@ -133,8 +133,8 @@ class DataFolderLock:
         Raises: FolderInUseError naming the folder and the process that holds it, DiskError."""
         lock = server_dir / LOCK_FILE
         try:
-            server_dir.mkdir(parents=True, exist_ok=True)
-            server_dir.chmod(0o700)
+            make_private_folder(server_dir)
+            close_to_others(server_dir)
             descriptor = take_lock(lock, patience=patience)
         except OSError as error:
             raise disk_error(error, server_dir, "the data folder cannot be used") from error
@@ -146,9 +146,20 @@ class DataFolderLock:
             )
         self._descriptor = descriptor
         os.ftruncate(self._descriptor, 0)
+        _close_older_files(server_dir)
         with contextlib.suppress(OSError):  # on a full disk the lock holds without the holder's name
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Releases the folder for another server."""
         os.close(self._descriptor)
+
+
+def _close_older_files(server_dir: Path) -> None:
+    """Takes what an earlier release left open from other users. Whoever shares it afterwards with a group
+    may do so.
+    """
+    files = [*server_dir.glob("*.sqlite*"), *server_dir.parent.glob("*.sqlite*")]
+    if any(is_open_to_all(file) for file in files):
+        for path in (*files, *server_dir.parent.glob("*/models/*")):
+            close_to_others(path)

@@ -28,7 +28,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from art.errors import AuthenticationError, ConfigurationError, DeadlineError, OverloadedError
-from art.process.files import take_lock, write_whole
+from art.process.files import make_private_folder, take_lock, write_whole
 from art.process.in_use import InUse, Use
 from art.server.data_folder import check_name
 from art.server.http import Scope
@@ -101,7 +101,7 @@ class Tenants:
     @contextlib.contextmanager
     def _changed_records(self) -> Iterator[list[TenantRecord]]:
         """The records, to be changed; written whole when the block ends well. One process at a time."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.path.parent)
         lock = self.path.with_name(".tenants.lock")
         descriptor = take_lock(lock, patience=_PATIENCE_SECONDS)
         if descriptor is None:
@@ -113,7 +113,7 @@ class Tenants:
             records = _read(self.path).tenants
             yield records
             # Its owner's alone: digests of keys.
-            write_whole(self.path, TenantsRecord(tenants=records).model_dump_json(indent=2), mode=0o600)
+            write_whole(self.path, TenantsRecord(tenants=records).model_dump_json(indent=2))
         finally:
             os.close(descriptor)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from art.errors import ConfigurationError, DeadlineError, did_you_mean
-from art.process.files import take_lock
+from art.process.files import close_to_others, is_open_to_all, make_private_folder, take_lock
 from art.wire.rollout_record import ROLLOUT_FILE
 from art.wire.training import TOKEN_FILE
 
@@ -156,18 +156,26 @@ def lock_folder(folder: Path, patience: float = PATIENCE_SECONDS) -> Iterator[No
 
     Raises: DeadlineError after `patience` seconds of waiting for another process or thread.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     lock = folder / ".lock"
-    descriptor = take_lock(lock, patience=patience, mode=0o644)
+    descriptor = take_lock(lock, patience=patience)
     if descriptor is None:
         raise DeadlineError(
             f"another process has been writing to {str(folder)!r} for {patience:g} s: "
             f"look for a stopped process that holds {str(lock)!r}"
         )
     try:
+        _close_older_folder(folder, lock)
         yield
     finally:
         os.close(descriptor)
+
+
+def _close_older_folder(folder: Path, lock: Path) -> None:
+    """Takes a folder of an earlier release from other users, once: whoever opens it again may do so."""
+    if is_open_to_all(lock):
+        close_to_others(folder)
+        close_to_others(lock)
 
 
 _MODEL_STEP = re.compile(r"(?:(?P<project>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<step>\d+))?")

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
-from art.process.files import write_whole
+from art.process.files import PRIVATE, make_private_folder, write_whole
 from art.tracking.folders import ModelPaths, lock_folder
 from art.wire.nested import deep_merge, without_keys
 
@@ -80,7 +80,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """A reader, or a kill, never meets half a file; only its owner reads it. A key in a model's dump is
     written as null.
     """
-    write_whole(path, json.dumps(without_keys(value, names=()), indent=2), mode=0o600)
+    write_whole(path, json.dumps(without_keys(value, names=()), indent=2))
 
 
 def append_history_row(path: Path, row: Mapping[str, Any]) -> None:
@@ -88,9 +88,9 @@ def append_history_row(path: Path, row: Mapping[str, Any]) -> None:
 
     A line that a killed process left unfinished is closed first: it is lost, the new row is not.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     line = (json.dumps(row, allow_nan=False) + "\n").encode()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
     try:
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

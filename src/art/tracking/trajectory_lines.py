@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import TrajectoryLogError
+from art.process.files import PRIVATE
 from art.tracking.folders import lock_folder
 from art.tracking.trajectory_rows import all_fields, as_item, build_record, from_text, revive_fields, to_text
 from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup
@@ -173,7 +174,7 @@ def append_lines(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
     """
     content = "".join(exact_line(group) + "\n" for group in groups).encode()
     with lock_folder(path.parent):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
         try:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from art.errors import TrajectoryLogError, install_command, require_extra
+from art.process.files import private_opener
 from art.tracking.folders import lock_folder
 from art.tracking.trajectory_lines import TakenLines, append_lines, read_lines
 from art.tracking.trajectory_rows import (
@@ -208,7 +209,7 @@ def _replace(path: Path, stored: StoredLog, check: Callable[[Path], None] | None
         torn.unlink(missing_ok=True)
     fresh = path.parent / f"{prefix}{secrets.token_hex(4)}.part"
     try:
-        with fresh.open("xb") as file:
+        with open(fresh, "xb", opener=private_opener) as file:
             _write(stored, file)
             file.flush()
             os.fsync(file.fileno())

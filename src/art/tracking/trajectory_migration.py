@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from art.errors import ARTError, TrajectoryLogError, require_extra
+from art.process.files import make_private_folder
 from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.trajectory_lines import exact_line, read_lines
 from art.tracking.trajectory_log import (
@@ -160,7 +161,7 @@ def migrate_checkpoints_to_new_structure(output_dir: str | Path) -> list[int]:
         if new.exists():
             _log.warning("checkpoint %s stays where it is: %s exists", old, new)
             continue
-        new.parent.mkdir(exist_ok=True)
+        make_private_folder(new.parent)
         old.rename(new)
         moved.append(int(old.name))
     return moved

@@ -34,7 +34,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from art.errors import CheckpointError, DiskError
-from art.process.files import disk_trouble, flush
+from art.process.files import close_to_others, disk_trouble, flush, make_private_folder
 from art.wire.models import (
     MANIFEST_FILE,
     STATE_FILE,
@@ -101,7 +101,7 @@ class TokenizerFiles:
         if earlier is not None and self._link(earlier / target.name, target, entry):
             return entry
         shutil.copyfile(file, target)
-        target.chmod(target.stat().st_mode & _READ_ONLY)
+        target.chmod(stat.S_IRUSR)
         flush(target)
         return self._entry(target)
 
@@ -202,12 +202,14 @@ def write_checkpoint(
         )
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        partial.mkdir(parents=True)
+        make_private_folder(partial)
         files = [*write_arrays(partial), STATE_FILE]
         (partial / STATE_FILE).write_text(state.model_dump_json(indent=2))
         shared = place_shared(partial)
         manifest = Manifest(files={**{name: manifest_entry(partial / name) for name in files}, **shared})
         (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2))
+        for name in (*files, MANIFEST_FILE):
+            close_to_others(partial / name)
         for name in (*files, MANIFEST_FILE, "."):
             flush(partial / name)
         partial.rename(path)

@@ -25,6 +25,7 @@ from transformers.utils import logging
 
 from art.engine.builtin.quantized import is_quantized, unpacked_weight
 from art.errors import CheckpointError, ConfigurationError
+from art.process.files import make_private_folder
 from art.training.checkpoint import check_same
 from art.training.lora import LoraAdapters
 from art.training.policy import Policy
@@ -345,7 +346,7 @@ def probe_weights(
         with weights.disabled():
             base = policy.row_logprobs(rows, budget=budget)
         scores = policy.row_logprobs(rows, budget=budget)
-        folder.mkdir(parents=True)
+        make_private_folder(folder)
         weights.save(_NAME, folder)
     finally:
         weights.remove(_NAME)

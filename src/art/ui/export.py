@@ -54,7 +54,7 @@ async def _export(app: ASGIApp, folder: Path) -> int:
                 waiting += links
                 known.update(links)
                 body = _relative(found.text, address).encode()
-            write_whole(folder / file_name(address), body, durable=False)
+            write_whole(folder / file_name(address), body, mode=0o666, durable=False)
     return pages
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from art.process.files import create_private
 from art.ui.access import EVERYBODY, Viewer
 from art.ui.rollout_rows import ListedRollout, rows_of_step
 from art.ui.run_files import RunFiles
@@ -229,6 +230,7 @@ def _open(path: Path) -> sqlite3.Connection:
             if fresh:
                 for end in ("", "-wal", "-shm"):
                     path.with_name(path.name + end).unlink(missing_ok=True)
+            create_private(path)
             return _prepared(sqlite3.connect(path, check_same_thread=False, timeout=10.0))
     return _prepared(sqlite3.connect(":memory:", check_same_thread=False))
 

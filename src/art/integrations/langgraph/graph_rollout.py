@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from art.client.rollout import current_rollout_scope, rollout
 from art.errors import ConfigurationError
+from art.process.files import make_private_folder, private_opener
 from art.trajectories import Trajectory
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
@@ -178,8 +179,8 @@ class FileLogger:
         """Write one line: `{"name": name, **entry}`. Raises TypeError for what JSON cannot hold."""
         line = json.dumps({"name": name, **entry}, ensure_ascii=False)
         with self._lock:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
+            make_private_folder(self.path.parent)
+            with open(self.path, "a", encoding="utf-8", opener=private_opener) as file:
                 file.write(line + "\n")
 
     def load_logs(self) -> list[dict[str, Any]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from art.process.files import create_private
 
 BUSY_S = 10.0
 """How long another process may be at it."""
@@ -16,14 +17,11 @@ PAUSE_S = 0.01
 
 
 def open_private(path: Path, schema: str) -> sqlite3.Connection:
-    """A connection that commits each statement by itself. A new file has mode 0600, a new folder 0700; what
-    is there keeps its mode.
+    """A connection that commits each statement by itself. Files and new folders are of this user alone.
 
     Raises OSError, sqlite3.Error; also where a table has other columns than `schema` says.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # SQLite gives its further files (-wal, -shm) the mode of this one.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    create_private(path)
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         _prepare(connection, schema)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from art.client.declared_options import signed_with
 from art.client.older_backends import as_backend
 from art.errors import ConfigurationError
-from art.process.files import take_lock
+from art.process.files import make_private_folder, take_lock
 from art.runs.pipeline.batch import BatchCollector
 from art.runs.pipeline.checkpoints import Evaluations, apply_retention
 from art.runs.pipeline.pipeline_state import PipelineState, RolloutPace, ScenarioOutcome
@@ -62,8 +62,8 @@ def lock_model(model: Any) -> Iterator[None]:
     Raises ConfigurationError while another run holds it, in this process or another.
     """
     folder = ModelPaths.of_model(model)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    descriptor = take_lock(folder.run_lock, mode=0o644)
+    make_private_folder(folder.path)
+    descriptor = take_lock(folder.run_lock)
     if descriptor is None:
         raise ConfigurationError(
             f"another PipelineTrainer is training the model {model.name!r} in {str(folder.path)!r}: wait for "

@@ -29,7 +29,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from art.errors import CheckpointError, DiskError, NotFoundError, RequestError
-from art.process.files import disk_error, disk_trouble, flush, write_flushed
+from art.process.files import (
+    close_to_others,
+    disk_error,
+    disk_trouble,
+    flush,
+    make_private_folder,
+    write_flushed,
+)
 from art.wire.jobs import TrainResultInfo
 from art.wire.models import (
     ADAPTER_CONFIG_FILE,
@@ -219,7 +226,7 @@ class Checkpoints:
         """Returns the folder to write a step to before it is committed. Remains of an earlier attempt are
         removed.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.folder)
         path = self.folder / f".{step:04d}.saving"
         for left in (path, *self.folder.glob(f".{path.name}.*.partial")):
             if left.exists():
@@ -296,7 +303,7 @@ class Checkpoints:
         target = self.fresh_folder(step)
         try:
             names = sorted(file.name for file in source.iterdir() if file.name != JOB_FILE)
-            target.mkdir()
+            make_private_folder(target)
             for name in names:
                 if (source / name).is_symlink() or not (source / name).is_file():
                     raise CheckpointError(f"{source / name} is no plain file; a checkpoint has nothing else")
@@ -319,7 +326,7 @@ class Checkpoints:
         """
         target = self.fresh_folder(step)
         try:
-            target.mkdir()
+            make_private_folder(target)
             for name in (ADAPTER_FILE, ADAPTER_CONFIG_FILE):
                 _copy_synced(source / name, target / name)
         except OSError as error:
@@ -348,7 +355,7 @@ class Checkpoints:
 
     @staticmethod
     def _carry(source: Path, target: Path, step: int) -> Path:
-        target.mkdir()
+        make_private_folder(target)
         for file in source.iterdir():
             if file.name not in {JOB_FILE, STATE_FILE, MANIFEST_FILE}:
                 os.link(file, target / file.name)
@@ -392,6 +399,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 def _copy_synced(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
+    close_to_others(target)
     flush(target)
 
 

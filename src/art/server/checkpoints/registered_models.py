@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from art.engine.base_models import is_folder
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
-from art.process.files import flush, write_whole
+from art.process.files import flush, make_private_folder, write_whole
 from art.server.checkpoints.checkpoints import Checkpoints, leaves_open
 from art.server.data_folder import DataLayout
 from art.wire.models import (
@@ -189,7 +189,7 @@ class RegisteredModels:
             folder.rename(doomed)
         records = self.checkpoints(model).records
         if records.exists():
-            doomed.mkdir(exist_ok=True)
+            make_private_folder(doomed)
             records.rename(doomed / records.name)
         self._layout.registration_file(model.project, model.name).unlink()
         flush(folder.parent)

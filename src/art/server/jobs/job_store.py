@@ -27,7 +27,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args
 
 from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError
 from art.process.fair_queue import FairQueue
-from art.process.files import disk_error, disk_trouble
+from art.process.files import create_private, disk_error, disk_trouble
 from art.server.tenancy import SEPARATOR, Tenant, tenant_of
 from art.wire.jobs import (
     MOST_LISTED_JOBS,
@@ -375,7 +375,7 @@ class JobStore:
 
 def _open(path: Path) -> sqlite3.Connection:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_private(path)
         database = sqlite3.connect(path, check_same_thread=False, timeout=30.0)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from art.errors import ARTError, ConfigurationError
-from art.process.files import disk_error, disk_trouble
+from art.process.files import create_private, disk_error, disk_trouble
 from art.server.ledger.face import FoundSamples, LedgerError, LedgerSize, OldSample, SampleLedger
 from art.server.ledger.schema import (
     COLUMNS,
@@ -358,7 +358,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _open(path: Path, *, removes: bool) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     """A connection that writes and one that reads. Raises: ConfigurationError, DiskError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        create_private(path)
         writing = _connect(path)
         _prepare(writing, path)
         writing.executescript(REMOVED + (RETENTION_INDEXES if removes else ""))

@@ -1,0 +1,52 @@
+"""`art.process.files` makes files and folders, private ones, wherever they may hold prompts."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from figures import nodes
+
+SOURCE = Path(__file__).parents[3] / "src" / "art"
+ROOMS = ("client", "integrations/langgraph", "rewards", "runs", "server", "tracking", "training", "ui")
+MAKING = {"mkdir", "makedirs", "write_text", "write_bytes"}
+FOR_OTHERS = {
+    "client/bucket_store.py": "a bucket of a store, not a folder here",
+    "client/export.py": "an export is made for another program",
+    "rewards/verifiers/confined/isolation.py": "folders of a sandbox",
+    "rewards/verifiers/confined/work.py": "a file in a sandbox",
+    "runs/quickstart_report.py": "the file that --json names",
+    "training/checkpoint.py": "closed before the checkpoint is in its place",
+    "training/device_memory.py": "a file of the kernel",
+    "training/gguf_conversion.py": "base models are public",
+    "training/lora.py": "closed before the checkpoint is in its place",
+    "training/merge.py": "an export is made for another program",
+}
+
+
+def makes_files(node: ast.AST) -> bool:
+    """Whether a call makes a file or a folder and says nothing of who may read it."""
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    if isinstance(function, ast.Attribute) and function.attr in MAKING:
+        own = isinstance(function.value, ast.Name) and function.value.id == "self"
+        return not own and not any(word.arg == "mode" for word in node.keywords)
+    if isinstance(function, ast.Name) and function.id == "open" and len(node.args) > 1:
+        mode = node.args[1]
+        writes = isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wax")
+        return bool(writes) and not any(word.arg == "opener" for word in node.keywords)
+    return False
+
+
+def test_files_that_may_hold_prompts_keys_or_weights_are_made_private() -> None:
+    found = {
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for room in ROOMS
+        for path in sorted((SOURCE / room).rglob("*.py"))
+        for node in nodes(path)
+        if makes_files(node)
+    }
+    files = {place.partition(":")[0] for place in found}
+    assert sorted(place for place in found if place.partition(":")[0] not in FOR_OTHERS) == []
+    assert files == set(FOR_OTHERS), "the list of exceptions is as long as it has to be"
