@@ -18,10 +18,7 @@ class Registered:
     def __init__(self, step: int) -> None:
         self.step = step
 
-    def backend(self) -> Any:
-        return self
-
-    async def settled_step(self, model: Any) -> int:
+    async def get_step(self) -> int:
         return self.step
 
 

@@ -255,7 +255,9 @@ class Backend(Protocol):
         """
 
     async def get_step(self, model: Any) -> int:
-        """Returns the newest step: the number of completed training steps."""
+        """Returns the newest step: the number of completed training steps, after jobs that a stopped program
+        left have ended.
+        """
 
     async def delete_checkpoints(self, model: Any, keep_steps: Iterable[int]) -> list[int]:
         """Deletes all checkpoints except these and the newest; returns the deleted steps."""

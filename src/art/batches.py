@@ -133,7 +133,7 @@ async def overlapped(
     ):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigurationError(f"overlapped({name}={value!r}): {meaning}")
-    first = await _first_step(model)
+    first = await model.get_step()
     under_way: deque[asyncio.Task[list[TrajectoryGroup]]] = deque()
     try:
         for step in range(first, steps):
@@ -149,9 +149,3 @@ async def overlapped(
 async def _gather_in_task(gather: GatherStep, step: int) -> list[TrajectoryGroup]:
     """Gathers inside the task, so that an error of any `gather` is raised when its groups are due."""
     return await gather(step)
-
-
-async def _first_step(model: AnyTrainableModel) -> int:
-    settled = getattr(model.backend(), "settled_step", None)
-    step: int = await (model.get_step() if settled is None else settled(model))
-    return step

@@ -11,10 +11,11 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import Token
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
+from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializationInfo, field_serializer
 from typing_extensions import TypeVar, deprecated
@@ -31,6 +32,7 @@ from art.tracking.names import SPLITS as METRIC_SPLITS
 from art.tracking.prices import CostCalculator, no_costs
 from art.tracking.run_log import LogEntry, RunLog
 from art.tracking.sinks.registry import check_sinks
+from art.tracking.step_log import TrainLog
 from art.trajectories import Trajectory, TrajectoryGroup, gathered
 from art.types import TrainConfig, TrainResult, TrainSFTConfig, Verbosity
 from art.wire.nested import MASK, HiddenKey, with_keys_hidden, without_keys
@@ -400,8 +402,17 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         return (self._internal_config or {}).get(CHAT_TEMPLATE_KWARGS)
 
     async def get_step(self) -> int:
-        """Returns the newest step: 0 is the untrained adapter, each training step adds one."""
-        return await self._face().get_step(self)
+        """Returns the newest step: 0 is the untrained adapter, each training step adds one.
+
+        If a stopped program left training jobs, this waits until they have ended and logs their steps. So
+        `range(await model.get_step(), steps)` makes exactly the steps that are missing. Raises DeadlineError
+        for a job that does not end.
+        """
+        face: Any = self._face()
+        step: int = await face.get_step(self)
+        if hasattr(face, "training_result"):
+            await TrainLog(self).finish(lambda job_id: face.training_result(self, job_id))
+        return step
 
     async def train(
         self,
@@ -429,8 +440,42 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         chosen = {"learning_rate": TrainConfig().learning_rate, **chosen, **(_config or {}), **options}
         # Judges that gave up on each group do not end a run; a batch without any group is a mistake.
         sent: list[Any] = groups or given
-        result = await self._face().train(self, sent, verbose=verbose, **chosen)
-        await self.log(groups, split="train", metrics=result.metrics, step=result.step)
+        face: Any = self._face()
+
+        async def train(**job: str) -> TrainResult:
+            result: TrainResult = await face.train(self, sent, verbose=verbose, **chosen, **job)
+            return result
+
+        named = chosen.get("job_id") is not None
+        if not named:
+            chosen.pop("job_id", None)
+        return await self._train_and_log(groups, train, named=named)
+
+    async def _train_and_log(
+        self,
+        groups: list[TrajectoryGroup] | None,
+        train: Callable[..., Awaitable[TrainResult]],
+        *,
+        named: bool = False,
+    ) -> TrainResult:
+        """Makes a step and logs it, once, wherever this program is stopped.
+
+        train: takes a `job_id` where the backend can tell later what came of a job. named: the program has
+        named its job itself, and asks for its result itself.
+        """
+        refused = not all(
+            isinstance(group, TrajectoryGroup) for group in groups or ()
+        )  # the backend says why
+        if named or refused or not hasattr(self._face(), "training_result"):
+            result = await train()
+            if groups is not None or result.metrics:
+                await self.log(groups, split="train", metrics=result.metrics, step=result.step)
+            return result
+        log, job_id = TrainLog(self), uuid4().hex
+        kept = groups or []
+        async with log.under_way(job_id, kept):
+            result = await train(job_id=job_id)
+            await log.write(job_id, result.step, result.metrics, {"train": kept})
         return result
 
     async def train_sft(
@@ -449,12 +494,16 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         from art.client.sft_request import refuse_sft_options
 
         refuse_sft_options(_config)
-        started = time.monotonic()
-        result = await self._face().train_sft(self, trajectories, config, verbose=verbose)
-        if result.metrics:
-            result.metrics["time/step_trainer_s"] = time.monotonic() - started
-            await self.log(split="train", metrics=result.metrics, step=result.step)
-        return result
+        face: Any = self._face()
+
+        async def train(**job: str) -> TrainResult:
+            started = time.monotonic()
+            result: TrainResult = await face.train_sft(self, trajectories, config, verbose=verbose, **job)
+            if result.metrics:
+                result.metrics["time/step_trainer_s"] = time.monotonic() - started
+            return result
+
+        return await self._train_and_log(None, train)
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> list[int]:
         """Deletes all checkpoints except the newest and the best one; returns the deleted steps.

@@ -42,6 +42,8 @@ class Double:
     events_after: list[int] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     """Jobs that run until somebody reads their events."""
+    stays_unfinished: bool = False
+    """Reading their events does not end them."""
     kept: list[list[int]] = field(default_factory=list)
     """Of each deletion of checkpoints."""
     step: int = 0
@@ -208,7 +210,7 @@ class Double:
             return refusal
         after = int(request.query_params.get("after", 0))
         self.events_after.append(after)
-        if (job_id := request.path_params["job_id"]) in self.unfinished:
+        if (job_id := request.path_params["job_id"]) in self.unfinished and not self.stays_unfinished:
             self.unfinished.remove(job_id)
         script = self.script or self._script(self.jobs[request.path_params["job_id"]])
         return StreamingResponse(self._stream(script, after), media_type="application/x-ndjson")

@@ -18,8 +18,8 @@ from art.environments.adapters.scenario_sampler import ScenarioSampler
 from art.errors import ConfigurationError
 from art.runs.environment_run import EnvironmentReport, name_for
 from art.runs.folder import JudgedRunFolder
-from art.runs.loop import StepLog
 from art.tracking.model_files import read_history
+from art.tracking.step_log import StepLog
 from art.tracking.trajectory_log import read_trajectory_groups
 
 STEPS, GROUPS = 12, 4

@@ -11,9 +11,10 @@ from interrupted import FileBackend, Forgetful
 
 import art
 from art.runs.folder import StepUnderWay
-from art.runs.loop import ScoredGroups, StepLog, TrainingLoop
+from art.runs.loop import ScoredGroups, TrainingLoop
 from art.runs.pipeline.pipeline_state import PipelineState
 from art.runs.quickstart import QuickstartFolder, QuickstartStep
+from art.tracking.step_log import StepLog
 
 
 class Killed(BaseException):

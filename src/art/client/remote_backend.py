@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -84,6 +84,8 @@ def pinned_step(model: AnyModel) -> int | None:
 PAGES_LINK_S = 20.0
 FORK_S = 1800.0
 """A registered model waits for the end of its running job."""
+_UNFINISHED = frozenset({"queued", "running"})
+"""States of a job."""
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +108,10 @@ class RemoteBackend:
         self._told_seeds: set[str] = set()
         self._sampled: SampledTexts | None = None
         """Of all clients; made with the first, for it needs `openai`."""
+        self._followed_jobs = InUse[str]()
+        """Training jobs that a call waits for."""
+        self._without_left_jobs: set[ModelKey] = set()
+        """Models whose jobs of stopped programs have ended."""
         self._step_ended: dict[ModelKey, float] = {}
         """When the newest step of each model ended, by the monotonic clock."""
         self._watches: defaultdict[ModelKey, DivergenceWatch] = defaultdict(DivergenceWatch)
@@ -131,6 +137,7 @@ class RemoteBackend:
             await self._start_server(begin_phase)
             info = await register_model(self._connection, request, begin_phase)
         self._registered[model.project, model.name] = request
+        self._without_left_jobs.discard((model.project, model.name))
         url, key = await self._address()
         model.inference_base_url, model.inference_api_key = f"{url}/v1", key
         model.inference_model_name = info.inference_name
@@ -191,7 +198,7 @@ class RemoteBackend:
         job_id = chosen.get("job_id") or uuid4().hex
         request = job_request(job_id, groups, aside, model._internal_config, chosen)
         begun = time.monotonic()
-        with ShortCancellation():
+        with self._following(model, job_id):
             info = await run_job(
                 self._connection,
                 f"{model_path(model)}/train",
@@ -253,15 +260,16 @@ class RemoteBackend:
         *,
         expected_step: int | None = None,
         verbose: bool = False,
+        job_id: str | None = None,
     ) -> TrainResult:
         """Supervised training on what assistants say in the trajectories or rows, dicts and choices alike.
 
         One call makes one step, whatever the number of its batches; the new step is served when this
-        returns. Without trajectories nothing happens. Raises ConfigurationError, RequestError,
-        UnbalancedSheetError, DeadlineError, and the job's own error.
+        returns. Without trajectories nothing happens. job_id: as for `train`. Raises ConfigurationError,
+        RequestError, UnbalancedSheetError, DeadlineError, and the job's own error.
         """
         request = sft.sft_request(
-            uuid4().hex,
+            job_id or uuid4().hex,
             trajectories,
             config or TrainSFTConfig(),
             model._internal_config,
@@ -271,7 +279,7 @@ class RemoteBackend:
             return TrainResult(await self.get_step(model))
         sft.check_sft_size(request)
         begun = time.monotonic()
-        with ShortCancellation():
+        with self._following(model, request.job_id):
             info = await run_job(
                 self._connection,
                 f"{model_path(model)}/train_sft",
@@ -293,9 +301,45 @@ class RemoteBackend:
     def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> TrainResult:
         return TrainResult(info.step, metrics, sheet=info.sheet, checkpoint_path=info.checkpoint_path)
 
+    @contextlib.contextmanager
+    def _following(self, model: AnyTrainableModel, job_id: str) -> Iterator[None]:
+        """While the block runs the job is this call's; if the block fails, the job may go on without it."""
+        try:
+            with self._followed_jobs.using(job_id), ShortCancellation():
+                yield
+        except BaseException:
+            self._without_left_jobs.discard((model.project, model.name))
+            raise
+
     async def get_step(self, model: AnyTrainableModel) -> int:
-        """The newest step of the model on the server."""
-        return (await self._connection.call("GET", model_path(model), ModelInfo)).step
+        """The newest step of the model, after the jobs that a stopped program left have ended.
+
+        Such jobs are those that were unfinished when this program registered the model, and those of calls of
+        `train` that were interrupted. A job that a call is waiting for is not waited for here. Raises
+        DeadlineError for a job that does not end.
+        """
+        key = model.project, model.name
+        info = await self._connection.call("GET", model_path(model), ModelInfo)
+        left = [job_id for job_id in info.unfinished_jobs if job_id not in self._followed_jobs]
+        if left and key not in self._without_left_jobs:
+            await self._wait_for_left_jobs(model, left)
+            info = await self._connection.call("GET", model_path(model), ModelInfo)
+        self._without_left_jobs.add(key)
+        return info.step
+
+    async def _wait_for_left_jobs(self, model: AnyTrainableModel, left: list[str]) -> None:
+        """Raises DeadlineError."""
+        show_log()
+        ids, hours = ", ".join(left), self._deadlines.total_s / 3600
+        _log.info(
+            "%s: waiting for training jobs that a stopped program left (%s), each for at most %g hours",
+            model.name,
+            ids,
+            hours,
+        )
+        for job_id in left:
+            with contextlib.suppress(NotFoundError):
+                await self._ended_job(job_id)
 
     async def delete_checkpoints(self, model: AnyTrainableModel, keep_steps: Iterable[int]) -> list[int]:
         """Delete all checkpoints but these, the newest and those in use; returns the deleted steps."""
@@ -408,11 +452,7 @@ class RemoteBackend:
         None: the server has no such job, or it failed; its batch made no step. Raises DeadlineError.
         """
         try:
-            info = await self._job(job_id)
-            if info.state in ("queued", "running"):
-                with contextlib.suppress(ARTError):
-                    await follow_job(self._connection, job_id, _ignore_event, self._deadlines)
-                info = await self._job(job_id)
+            info = await self._ended_job(job_id)
         except NotFoundError:
             return None
         if info.result is None:
@@ -421,13 +461,18 @@ class RemoteBackend:
             )
         return None if info.result is None else self._trained(info.result)
 
-    async def settled_step(self, model: AnyTrainableModel) -> int:
-        """The newest step, after all training jobs of the model that the server has accepted have ended."""
-        info = await self._connection.call("GET", model_path(model), ModelInfo)
-        for job_id in info.unfinished_jobs:
-            _log.info("%s: waiting for job %s, which an earlier program left", model.name, job_id)
-            await self.training_result(model, job_id)
-        return (await self._connection.call("GET", model_path(model), ModelInfo)).step
+    async def _ended_job(self, job_id: str) -> JobInfo:
+        """Returns the job when it has ended. Raises NotFoundError, and DeadlineError if it does not end."""
+        info = await self._job(job_id)
+        if info.state not in _UNFINISHED:
+            return info
+        try:
+            await follow_job(self._connection, job_id, _ignore_event, self._deadlines)
+        except ARTError as error:
+            if (info := await self._job(job_id)).state in _UNFINISHED:
+                raise error
+            return info
+        return await self._job(job_id)
 
     async def checkpoint_steps(self, model: AnyTrainableModel) -> list[int]:
         """The steps that have a checkpoint on the server, in order."""

@@ -1,132 +1,28 @@
 """The loop of every run: roll out and score, write the step down, train, log; after a kill, go on.
 
 A step is written down (`StepUnderWay`) before its training job is asked for. What it trains on outlives a
-kill of the program, and is logged once:
-
-    under_way/<job id>/train/0003.parquet  ->  trajectories/train/0003.parquet
-
-The files are written before the job is asked for, and moved into the log when it has made its step; only then
-comes their row in the history, and last the run's own note that the step is done. A run that goes on asks the
-server what came of the step under way (`JobTraining.finish_interrupted`), and does what the kill has cut off.
+kill of the program, and is logged once (`art.tracking.step_log`); last comes the run's own note that the step
+is done. A run that goes on asks the server what came of the step under way
+(`JobTraining.finish_interrupted`), and does what the kill has cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from uuid import uuid4
 
 from art.client.older_backends import as_backend
 from art.runs.folder import TRAINED, Row, RunFolder, StepUnderWay
-from art.tracking.folders import ModelPaths, lock_folder
-from art.tracking.model_files import read_history
-from art.tracking.run_log import LogEntry
-from art.tracking.trajectory_log import log_groups, read_trajectory_groups
+from art.tracking.step_log import StepLog
 from art.trajectories import TrajectoryGroup
 from art.types import TrainResult
 
 if TYPE_CHECKING:
     from art.model import TrainableModel
-
-
-class StepLog:
-    """The log of one model's steps. Methods are safe to repeat after a kill in any of them."""
-
-    ROW_MARKS: ClassVar[Mapping[str, tuple[str, ...]]] = {"train": ("train/", "data/")}
-    """By split: how names begin that only the row of a step has."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    async def keep(self, job_id: str, step: int, groups: Mapping[str, list[TrajectoryGroup]]) -> None:
-        """Write the groups of each split down for a job that is to make `step`."""
-        for split, some in groups.items():
-            if some:
-                await asyncio.to_thread(log_groups, self._job_folder(job_id) / split, step, some)
-
-    async def write(
-        self,
-        job_id: str,
-        step: int,
-        metrics: Mapping[str, float],
-        groups: Mapping[str, list[TrajectoryGroup]],
-    ) -> None:
-        """Log what was kept for the job that made `step`. metrics: of the row of split train."""
-        for split, some in groups.items():
-            await asyncio.to_thread(self._move, job_id, split, step)
-            if some:
-                await self._row(split, step, metrics if split == "train" else {}, some)
-        await self._after_rows(step)
-        await self._delete_job(job_id)
-
-    async def recover(self, job_id: str, step: int, metrics: Mapping[str, float] | None) -> None:
-        """`write` for the job of a killed run, which may have done a part of it.
-
-        metrics None: the job made no step. What it was to train is dropped, for it is sampled again.
-        """
-        names = await asyncio.to_thread(self.numbers, step)
-        for split, marks in self.ROW_MARKS.items():
-            if split == "train" and metrics is None:
-                continue
-            groups = await asyncio.to_thread(self._read_groups, job_id, split, step)
-            await asyncio.to_thread(self._move, job_id, split, step)
-            numbers = metrics or {} if split == "train" else {}
-            if (groups or numbers) and not any(name.startswith(marks) for name in names):
-                await self._row(split, step, numbers, groups)
-        if metrics is not None:
-            await self._after_rows(step, names)
-        await self._delete_job(job_id)
-
-    async def forget(self) -> None:
-        """Drop what was kept for jobs that were never asked for."""
-        await self._delete_job("")
-
-    async def _row(
-        self, split: str, step: int, metrics: Mapping[str, float], groups: list[TrajectoryGroup]
-    ) -> None:
-        entry = LogEntry(groups=groups, split=split, metrics=metrics, step=step, stored=True)
-        await asyncio.to_thread(self._model._run_log.write, self._model, entry)
-
-    async def _after_rows(self, step: int, logged: Collection[str] = ()) -> None:
-        """Logs the further rows of a kind of run for a step. logged: names that its rows have already."""
-
-    async def _delete_job(self, job_id: str) -> None:
-        await asyncio.to_thread(shutil.rmtree, self._job_folder(job_id), ignore_errors=True)
-
-    def _job_folder(self, job_id: str) -> Path:
-        return ModelPaths.of_model(self._model).under_way(job_id)
-
-    def _split_folder(self, split: str) -> Path:
-        return ModelPaths.of_model(self._model).trajectories / split
-
-    def _read_groups(self, job_id: str, split: str, step: int) -> list[TrajectoryGroup]:
-        """Returns the groups kept for a job, from the log if they were moved there."""
-        file = _file(self._job_folder(job_id) / split, "*") or _file(self._split_folder(split), f"{step:04d}")
-        return read_trajectory_groups(file) if file else []
-
-    def _move(self, job_id: str, split: str, step: int) -> None:
-        """Move a split's file into the log, if that was not done."""
-        kept, folder = _file(self._job_folder(job_id) / split, "*"), self._split_folder(split)
-        if kept is None:
-            return
-        with lock_folder(folder):
-            target = folder / f"{step:04d}{kept.suffix}"
-            if not target.exists():
-                os.replace(kept, target)
-                return
-        log_groups(folder, step, read_trajectory_groups(kept))  # the program logs others of its own there
-        kept.unlink()
-
-    def numbers(self, step: int) -> dict[str, Any]:
-        """All that the history's rows of a step say."""
-        rows = read_history(ModelPaths.of_model(self._model).history)
-        return {name: value for row in rows if row.get("step") == step for name, value in row.items()}
 
 
 class EvaluationLog(StepLog):
@@ -143,12 +39,6 @@ class EvaluationLog(StepLog):
         ):
             await self.keep(job, step, {"val": groups})
             await self.recover(job, step, None)
-
-
-def _file(folder: Path, stem: str) -> Path | None:
-    """The file of a step's groups, if there is one."""
-    found = (file for suffix in (".parquet", ".jsonl") for file in folder.glob(f"{stem}{suffix}"))
-    return next(found, None)
 
 
 class JobTraining:

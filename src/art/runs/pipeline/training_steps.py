@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from art.runs.folder import StepUnderWay
-from art.runs.loop import JobTraining, StepLog
+from art.runs.loop import JobTraining
 from art.runs.pipeline.batch import CollectedGroups
 from art.runs.pipeline.pipeline_state import STATE_KEY, PipelineState, RolloutPace
 from art.runs.pipeline.settings import (
@@ -21,6 +21,7 @@ from art.runs.pipeline.settings import (
     is_eval_step,
 )
 from art.tracking.rollout_figures import scores
+from art.tracking.step_log import StepLog
 from art.trajectories import TrajectoryGroup
 from art.types import TrainResult
 

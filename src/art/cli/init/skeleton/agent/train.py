@@ -39,8 +39,7 @@ async def main(options: argparse.Namespace) -> None:
                 pbar_desc=f"step {batch.step + 1}",
                 max_exceptions=0.1,
             )
-            result = await backend.train(model, groups, learning_rate=options.learning_rate)
-            await model.log(groups, metrics=result.metrics, step=result.step, split="train")
+            result = await model.train(groups, learning_rate=options.learning_rate)
             await model.delete_checkpoints()  # all but the newest and the best on the test scenarios
             if result.step % 10 == 0 or result.step == options.steps:
                 await evaluate(model)
