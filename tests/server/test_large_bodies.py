@@ -74,6 +74,7 @@ def _tool(number: int) -> dict[str, Any]:
 
 MANY = [{"role": ("user", "assistant")[n % 2], "content": "hello"} for n in range(99_999)]
 CHAT = {"model": "player", "max_tokens": 9}
+IDS = list(range(100_000, 101_000)) * 3_900
 HI = [{"role": "user", "content": "hello"}]
 LARGE: list[tuple[str, dict[str, Any], int, str]] = [
     ("/v1/chat/completions", {**CHAT, "messages": MANY}, 200, ""),
@@ -85,6 +86,9 @@ LARGE: list[tuple[str, dict[str, Any], int, str]] = [
         "tools",
     ),
     ("/v1/chat/completions", {**CHAT, "messages": HI, "tools": [_tool(n) for n in range(2_000)]}, 200, ""),
+    ("/v1/chat/completions", {**CHAT, "messages": HI, "stop_token_ids": IDS}, 400, "stop_token_ids"),
+    ("/v1/completions", {"model": "player", "prompt": IDS}, 400, "prompt"),
+    ("/v1/completions", {"model": "player", "prompt": [7] * 8_000_000}, 400, ""),
 ]
 
 

@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
+from art.wire.quoting import quote_value
+
 M = TypeVar("M", bound=BaseModel)
 
 MaybeNaN = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
@@ -100,7 +102,7 @@ class Flaw:
     value: Any
 
     def __str__(self) -> str:
-        told = "" if self.kind in _WITHOUT_VALUE else f", not {self.value!r:.200}"
+        told = "" if self.kind in _WITHOUT_VALUE else f", not {quote_value(self.value)}"
         return f"{self.without_value}{told}"
 
     @property

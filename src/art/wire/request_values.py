@@ -21,10 +21,11 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from art.errors import RequestError
+from art.wire.quoting import quote_value
 
 Schema = dict[str, Any]
 
-WHOLE_VALUE = 2**31
+WHOLE_VALUE = 2000
 """Characters of a value that a refusal repeats, where nothing less is said."""
 
 
@@ -36,21 +37,30 @@ def refuse(message: str, param: str, code: str = "invalid_value") -> NoReturn:
 class Values:
     """The values that a field accepts: `kind`, a type in pydantic's words, taken strictly."""
 
-    def __init__(self, kind: Any, words: str, *, schema: Schema | None = None) -> None:
+    def __init__(
+        self, kind: Any, words: str, *, schema: Schema | None = None, most: int | None = None
+    ) -> None:
+        """most: entries; an object is looked through to its end before its type counts them."""
         self._kind = kind
         self.words = words
         self._schema = schema
+        self._most_entries = most
 
     def read(self, name: str, value: Any, *, quoted: int = WHOLE_VALUE) -> Any:
         """The value in the one spelling. `quoted`: characters of a wrong one that the refusal repeats.
 
         Raises: RequestError naming the field.
         """
+        if self._most_entries is not None and isinstance(value, dict) and len(value) > self._most_entries:
+            self._refuse(name, value, quoted)
         try:
             return self._validate(value)
         except ValidationError:
-            wrong = f", not {value!r:.{quoted}}" if quoted else ""
-            refuse(f"{name} must be {self.words}{wrong}", name)
+            self._refuse(name, value, quoted)
+
+    def _refuse(self, name: str, value: Any, quoted: int) -> NoReturn:
+        wrong = f", not {quote_value(value, quoted)}" if quoted else ""
+        refuse(f"{name} must be {self.words}{wrong}", name)
 
     @cached_property
     def schema(self) -> Schema:
@@ -77,6 +87,20 @@ class ByHand(Values):
         return value
 
 
+class OfKind(Values):
+    """A value of one of these classes. What it holds, however much, is for its reader."""
+
+    def __init__(self, *kinds: type, words: str, schema: Schema) -> None:
+        super().__init__(Any, words, schema=schema)
+        self._kinds = kinds
+
+    def read(self, name: str, value: Any, *, quoted: int = WHOLE_VALUE) -> Any:
+        """The value as it is. Raises: RequestError naming the field."""
+        if not isinstance(value, self._kinds):
+            self._refuse(name, value, quoted)
+        return value
+
+
 class Idle(Values):
     """A field that does not act: it is accepted where it asks for nothing."""
 
@@ -94,7 +118,7 @@ class Idle(Values):
         why = f": {self.why}" if self.why else ""
         idle = " or ".join(map(json.dumps, self.accepted))
         remedy = f"; leave it out{idle and f', or send {idle}'}" if self._remedy else ""
-        refuse(f"{name} = {value!r:.200} is not supported{why}{remedy}", name, "unsupported_parameter")
+        refuse(f"{name} = {quote_value(value)} is not supported{why}{remedy}", name, "unsupported_parameter")
 
 
 class Number(Values):
@@ -161,10 +185,10 @@ class Biases(Values):
         for key, bias in value.items():
             fits = isinstance(bias, int | float) and not isinstance(bias, bool) and math.isfinite(bias)
             if not (key.isascii() and key.isdecimal() and len(key) < 10):
-                refuse(f"{name} has the key {key!r}, which is no token id", name)
+                refuse(f"{name} has the key {quote_value(key)}, which is no token id", name)
             if not fits or abs(bias) > self._highest:
                 bounds = f"from -{self._highest:g} to {self._highest:g}"
-                refuse(f"{name}[{key!r}] must be a number {bounds}, not {bias!r}", name)
+                refuse(f"{name}[{key!r}] must be a number {bounds}, not {quote_value(bias)}", name)
             if bias:
                 pairs.append((int(key), float(bias)))
         return tuple(sorted(pairs))
@@ -186,5 +210,5 @@ FLAG = Values(bool, "true or false")
 TEXT = Values(str, "a text")
 NAME = Values(_TEXT, "a name")
 AT_LEAST_ONE = Values(Annotated[int, Field(ge=1)], "a whole number of at least 1")
-OBJECT = Values(dict[str, Any], "an object", schema={"type": "object"})
-METADATA = Values(Annotated[dict[str, str], Field(max_length=16)], "an object of up to 16 strings")
+OBJECT = OfKind(dict, words="an object", schema={"type": "object"})
+METADATA = Values(Annotated[dict[str, str], Field(max_length=16)], "an object of up to 16 strings", most=16)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,9 @@ from troublesome import create_server
 
 import art
 from art.environments.mcp import GeneratedScenario, StdioServer, complete_task_tool, rollout
+from art.environments.mcp.rollout import OfferedTools
 from art.environments.mcp.server_address import preserve_root_logger
+from art.environments.mcp.types import MCPTool
 from art.errors import ConfigurationError, McpTimeoutError
 from art.types import completion_call
 from waiting import gone, until
@@ -245,3 +248,14 @@ async def test_names_of_tools_stay_apart(agent: Agent) -> None:
     assert len(set(names)) == 6 and all(len(name) <= 64 for name in names)
     assert trajectory.metrics["tool_errors"] == 0
     assert json.dumps(trajectory.for_logging()["tools"]), "it can be stored"
+
+
+def test_very_many_tools_have_names_in_a_time_that_grows_with_their_number() -> None:
+    names = [f"tool/{n}" for n in range(10_000)] + ["same/" + "x" * 70 + str(n) for n in range(10_000)]
+    tools = [MCPTool(name=name, description="", parameters={"type": "object"}) for name in names]
+    begun = time.thread_time()
+    offered = OfferedTools(tools)
+    assert time.thread_time() - begun < 5, "comparing each with each takes minutes"
+    assert list(offered.tools_by_name.values()) == names and len(set(offered.names)) == 20_001
+    assert all(len(name) <= 64 for name in offered.names)
+    assert offered.names[10_000] == "same_" + "x" * 59 and offered.names[10_001].endswith("x_2")

@@ -37,6 +37,8 @@ class OfferedTools:
         self.tools_by_name: dict[str, str] = {}
         """The servers' names of tools, by the names that the model calls."""
         self.schemas: list[dict[str, Any]] = []
+        self._numbers: dict[str, int] = {complete_task_tool.name: 1}
+        """How many tools have a name, by the names that are taken."""
         for tool in tools:
             shown = self._free(_FORBIDDEN.sub("_", tool.name)[:NAME_LIMIT])
             self.tools_by_name[shown] = tool.name
@@ -54,12 +56,12 @@ class OfferedTools:
         return [*self.tools_by_name, complete_task_tool.name]
 
     def _free(self, name: str) -> str:
-        taken = {complete_task_tool.name, *self.tools_by_name}
-        free, number = name, 2
-        while free in taken:
-            ending = f"_{number}"
+        free = name
+        while free in self._numbers:
+            self._numbers[name] += 1
+            ending = f"_{self._numbers[name]}"
             free = name[: NAME_LIMIT - len(ending)] + ending
-            number += 1
+        self._numbers[free] = 1
         return free
 
 
@@ -179,7 +181,8 @@ class _Rollout:
         """Open the conversation with the tools that may be called."""
         from art.trajectories import Trajectory
 
-        offered = OfferedTools([tool for tool in await session.tools() if session.allows(tool.name)])
+        allowed = [tool for tool in await session.tools() if session.allows(tool.name)]
+        offered = await asyncio.to_thread(OfferedTools, allowed)  # a server may list very many
         if not offered.has_tools and await session.tools():
             raise ConfigurationError(
                 f"no tool of {session.label!r} may be called: the server marks none as read-only. Name those "

@@ -8,6 +8,7 @@ they say together.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -18,6 +19,7 @@ from art.engine.protocol import Constraint
 from art.server.chat.messages import MESSAGE, TOOL, message_size, read_messages, read_tools, sample_hint
 from art.server.chat.request_fields import RequestField, RequestSchema, check_object, declared_fields
 from art.server.ledger.stitching import tools_key_and_size
+from art.wire.quoting import is_longer_than, quote_value
 from art.wire.request_values import (
     AT_LEAST_ONE,
     FLAG,
@@ -26,6 +28,7 @@ from art.wire.request_values import (
     OBJECT,
     ByHand,
     Idle,
+    OfKind,
     OneOf,
     Values,
     Whole,
@@ -69,7 +72,7 @@ def _stream_options(request: ChatRequest, name: str, value: dict[str, Any]) -> N
             request.include_usage = wanted
         elif option not in _IDLE_OPTIONS or wanted:
             refuse(
-                f"stream_options.{option} = {wanted!r} is not supported; supported: include_usage",
+                f"stream_options.{option} = {quote_value(wanted)} is not supported; supported: include_usage",
                 f"stream_options.{option}",
                 "unsupported_parameter",
             )
@@ -118,7 +121,7 @@ def _tool_choice(request: ChatRequest, name: str, value: Any) -> None:
         request.tool_choice = ToolChoice(mode=mode, names=tuple(_function(tool, name) for tool in tools))
     else:
         refuse(
-            f"tool_choice = {value!r} is not supported; supported: 'auto', 'none', 'required', "
+            f"tool_choice = {quote_value(value)} is not supported; supported: 'auto', 'none', 'required', "
             "{'type': 'function', 'function': {'name': ...}}, {'type': 'allowed_tools', ...}",
             name,
             "unsupported_parameter",
@@ -132,7 +135,10 @@ def _check_choice(request: ChatRequest) -> None:
     for wanted in choice.names or ():
         if wanted not in known:
             listed = ", ".join(map(repr, known)) or "none"
-            refuse(f"tool_choice names {wanted!r}, which is not among the tools: {listed}", "tool_choice")
+            refuse(
+                f"tool_choice names {quote_value(wanted)}, which is not among the tools: {listed}",
+                "tool_choice",
+            )
     if choice.mode == "required" and not known:
         refuse("tool_choice demands a call, and the request has no tools", "tool_choice")
 
@@ -150,7 +156,8 @@ def _response_format(request: ChatRequest, name: str, value: Any) -> None:
         _constrain(request, name, Constraint(kind="json_schema", text=_spelled(schema, name)))
     elif kind != "text":
         refuse(
-            f"{name} = {value!r} is not supported; supported types: 'text', 'json_object', 'json_schema'",
+            f"{name} = {quote_value(value)} is not supported; supported types: 'text', 'json_object', "
+            "'json_schema'",
             name,
             "unsupported_parameter",
         )
@@ -173,9 +180,16 @@ def _guided_grammar(request: ChatRequest, name: str, value: str) -> None:
     _constrain(request, name, Constraint(kind="lark", text=value))
 
 
-_NO_EMPTY_TEXTS = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+_NO_EMPTY_TEXTS = Annotated[
+    list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=LONGEST_CONSTRAINT // 4)
+]
+_SCHEMA = OfKind(
+    *(dict, str),
+    words="a JSON schema",
+    schema={"anyOf": [{"additionalProperties": True, "type": "object"}, {"type": "string"}]},
+)
 _GUIDED = {
-    "json": RequestField(Values(dict[str, Any] | str, "a JSON schema"), _guided_json),
+    "json": RequestField(_SCHEMA, _guided_json),
     "regex": RequestField(Values(str, "a regular expression"), _guided_regex),
     "choice": RequestField(Values(_NO_EMPTY_TEXTS, "a list of texts, none empty"), _guided_choice),
     "grammar": RequestField(Values(str, "a grammar in Lark's notation"), _guided_grammar),
@@ -186,10 +200,11 @@ texts, of which the reply is one; a grammar."""
 
 def _structured_outputs(request: ChatRequest, name: str, value: Any) -> None:
     """vLLM's newer spelling of its four guided fields."""
-    given = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else {}
     kinds = (*_GUIDED, "json_object")
+    looked_at = list(islice(value.items(), 2 * len(kinds))) if isinstance(value, dict) else []
+    given = {kind: wanted for kind, wanted in looked_at if wanted is not None}
     if len(given) != 1 or next(iter(given)) not in kinds:
-        refuse(f"{name} must be an object with one of {', '.join(kinds)}, not {value!r}", name)
+        refuse(f"{name} must be an object with one of {', '.join(kinds)}, not {quote_value(value)}", name)
     for kind, wanted in given.items():
         at = f"{name}.{kind}"
         if kind in _GUIDED:
@@ -197,7 +212,7 @@ def _structured_outputs(request: ChatRequest, name: str, value: Any) -> None:
         elif wanted is True:
             _constrain(request, at, _ANY_OBJECT)
         else:
-            refuse(f"{at} must be true, not {wanted!r}", at)
+            refuse(f"{at} must be true, not {quote_value(wanted)}", at)
 
 
 def _constrain(request: ChatRequest, name: str, constraint: Constraint) -> None:
@@ -217,6 +232,8 @@ def _function(value: Any, name: str) -> str:
 
 
 def _spelled(value: Any, name: str) -> str:
+    if is_longer_than(value, LONGEST_CONSTRAINT):
+        refuse(f"{name} has more than {LONGEST_CONSTRAINT} characters, which are the most", name)
     try:
         return orjson.dumps(value).decode()
     except TypeError as error:

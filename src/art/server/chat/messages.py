@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from art.rendering.images import IMAGE
+from art.wire.quoting import quote_value
 from art.wire.request_values import TEXT, Schema, refuse
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -88,7 +89,7 @@ def read_messages(value: Any) -> list[dict[str, Any]]:
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
     """The tools as they were sent, checked. Raises: RequestError naming the tool."""
     if not isinstance(value, list):
-        refuse(f"tools must be a list, not {value!r}", "tools")
+        refuse(f"tools must be a list, not {quote_value(value)}", "tools")
     if len(value) > MOST_TOOLS:
         refuse(f"{len(value)} tools are more than {MOST_TOOLS}", "tools", "context_length_exceeded")
     for index, tool in enumerate(value):
@@ -112,7 +113,7 @@ def sample_hint(messages: list[Any]) -> str | None:
         if isinstance(named, str):
             return named
         calls = message.get("tool_calls")
-        match = _CALL_ID.fullmatch(str(calls[0].get("id"))) if calls else None
+        match = _CALL_ID.fullmatch(_text_of(calls[0].get("id"))) if calls else None
         return SAMPLE_PREFIX + match[1] if match else None
     return None
 
@@ -137,10 +138,15 @@ def call_id(sample_id: str, index: int) -> str:
     return f"call_{sample_id.removeprefix(SAMPLE_PREFIX)}_{index}"
 
 
+def _text_of(value: Any) -> str:
+    """A short text as it is; of anything else, which may be large, its beginning."""
+    return value if isinstance(value, str) else quote_value(value)
+
+
 def _message(message: Any, at: str) -> dict[str, Any]:
     if not isinstance(message, dict):
-        refuse(f"{at} must be an object, not {message!r}", at)
-    role = _ROLES.get(str(message.get("role")))
+        refuse(f"{at} must be an object, not {quote_value(message)}", at)
+    role = _ROLES.get(_text_of(message.get("role")))
     if role is None and "finish_reason" in message and "message" in message:
         refuse(
             f"{at} is a Choice (a reply and its details), not a message: send `trajectory.messages()` "
@@ -148,7 +154,7 @@ def _message(message: Any, at: str) -> dict[str, Any]:
             at,
         )
     if role is None:
-        refuse(f"{at}.role is {message.get('role')!r}; known: {', '.join(_ROLES)}", f"{at}.role")
+        refuse(f"{at}.role is {quote_value(message.get('role'))}; known: {', '.join(_ROLES)}", f"{at}.role")
     read: dict[str, Any] = {"role": role, "content": _content(message.get("content"), role, at)}
     if role == "assistant":
         _assistant(message, read, at)
@@ -161,7 +167,7 @@ def _message(message: Any, at: str) -> dict[str, Any]:
     name = message.get("name")
     if name is not None:
         if not isinstance(name, str):
-            refuse(f"{at}.name must be a string, not {name!r}", f"{at}.name")
+            refuse(f"{at}.name must be a string, not {quote_value(name)}", f"{at}.name")
         read["name"] = name
     return read
 
@@ -177,7 +183,7 @@ def _assistant(message: dict[str, Any], read: dict[str, Any], at: str) -> None:
     if not calls:
         return
     if not isinstance(calls, list):
-        refuse(f"{at}.tool_calls must be a list, not {calls!r}", f"{at}.tool_calls")
+        refuse(f"{at}.tool_calls must be a list, not {quote_value(calls)}", f"{at}.tool_calls")
     read["tool_calls"] = [_call(call, f"{at}.tool_calls[{n}]") for n, call in enumerate(calls)]
 
 
@@ -193,7 +199,7 @@ def _call(call: Any, at: str) -> dict[str, Any]:
         except orjson.JSONEncodeError as error:
             refuse(f"{at}.function.arguments cannot be written as JSON: {error}", at)
     return {
-        "id": str(call.get("id") or ""),
+        "id": _text_of(call.get("id") or ""),
         "type": "function",
         "function": {"name": function["name"], "arguments": arguments},
     }
@@ -207,7 +213,9 @@ def _content(content: Any, role: str, at: str) -> str | list[dict[str, Any]]:
             return ""
         refuse(f"{at}.content is missing", f"{at}.content")
     if not isinstance(content, list):
-        refuse(f"{at}.content must be a string or a list of parts, not {content!r}", f"{at}.content")
+        refuse(
+            f"{at}.content must be a string or a list of parts, not {quote_value(content)}", f"{at}.content"
+        )
     parts = [_part(part, role, at) for part in content]
     if any(part["type"] == IMAGE for part in parts):
         return parts
@@ -221,7 +229,7 @@ def _part(part: Any, role: str, at: str) -> dict[str, Any]:
     if kind == "image_url" and role in _SEEN_IN:
         return {"type": IMAGE, FILE: _file(part.get("image_url"), f"{at}.content")}
     refuse(
-        f"{at}.content has a part of type {kind!r}; a {role} message takes text"
+        f"{at}.content has a part of type {quote_value(kind)}; a {role} message takes text"
         + (" and image_url" if role in _SEEN_IN else " only"),
         f"{at}.content",
         "unsupported_content",

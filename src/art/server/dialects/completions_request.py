@@ -31,6 +31,7 @@ from art.server.dialects.completion_service import request_id
 from art.server.ledger.schema import int_array
 from art.server.ledger.stitching import Conversation, Stitched, speaker_of
 from art.server.tenancy import Tenant
+from art.wire.quoting import quote_value
 from art.wire.request_values import FLAG, TEXT, ByHand, Idle, Values, Whole, refuse
 from art.wire.sampling import MOST_TOP_LOGPROBS, PARAMETERS
 
@@ -175,14 +176,14 @@ def read_generate_request(body: Any, *, max_n: int) -> CompletionsRequest:
     check_object(body)
     sampling = body.get("sampling_params") or {}
     if not isinstance(sampling, dict):
-        refuse(f"sampling_params must be an object, not {sampling!r:.200}", "sampling_params")
+        refuse(f"sampling_params must be an object, not {quote_value(sampling)}", "sampling_params")
     for schema, given in ((GENERATE, body), (SAMPLING_PARAMS, sampling)):
         for name, value in given.items():
             if name not in schema.fields:
                 schema.check_other_field(name, value)
     ids = body.get("token_ids")
     if not isinstance(ids, list) or not ids:
-        refuse(f"token_ids must be a list of token ids, not {ids!r:.200}", "token_ids")
+        refuse(f"token_ids must be a list of token ids, not {quote_value(ids)}", "token_ids")
     told = {name: body[name] for name in _BESIDE if name in body}
     told |= {name: value for name, value in sampling.items() if name in SAMPLING_PARAMS.fields}
     prompt = _ids(ids, "token_ids")
@@ -217,23 +218,23 @@ def read_prompts(value: Any) -> list[Prompt]:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
-        refuse(_SHAPES.format(value), "prompt")
+        refuse(f"{_SHAPES}, not {quote_value(value)}", "prompt")
     if all(isinstance(one, str) for one in value):
         return list(value)
     if all(isinstance(one, int) for one in value):
         return [_ids(value, "prompt")]
     if all(isinstance(one, list) and one for one in value):
         return [_ids(one, f"prompt[{number}]") for number, one in enumerate(value)]
-    refuse(_SHAPES.format(value), "prompt")
+    refuse(f"{_SHAPES}, not {quote_value(value)}", "prompt")
 
 
-_SHAPES = "prompt must be a text, a list of texts, a list of token ids or a list of such lists, not {!r:.200}"
+_SHAPES = "prompt must be a text, a list of texts, a list of token ids or a list of such lists"
 
 
 def _ids(value: list[Any], at: str) -> list[int]:
     for one in value:
         if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= _LARGEST_ID:
-            refuse(f"{at} has {one!r}, which is no token id", at)
+            refuse(f"{at} has {quote_value(one)}, which is no token id", at)
     return list(value)
 
 

@@ -29,6 +29,7 @@ from art.server.rollouts import ScopedRollout, ScopedRollouts
 from art.server.routes.endpoint import read_body, record_reply
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, external_name, tenant_in
+from art.wire.quoting import quote_value
 from art.wire.request_values import FLAG, NAME, TEXT, ByHand, Values, refuse
 from art.wire.rollouts import OpenRolloutRequest, RolloutForgotten
 from art.wire.samples import RolloutInfo, SampleInfo
@@ -305,7 +306,7 @@ def _tokens(value: Any, most: int) -> list[int]:
         )
     for one in value:
         if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= _LARGEST_ID:
-            refuse(f"tokens has {one!r:.100}, which is no token id", "tokens")
+            refuse(f"tokens has {quote_value(one, 100)}, which is no token id", "tokens")
     return value
 
 
