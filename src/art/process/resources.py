@@ -10,6 +10,7 @@ import ctypes
 import gc
 import socket
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -95,9 +96,19 @@ def give_back_freed_memory() -> None:
     times what it needed. It costs a third more time.
     """
     _set_malloc(mmap_threshold=_LARGE_BLOCK)
+    trim_memory()
+
+
+def trim_memory() -> None:
+    """Gives the system what glibc keeps of freed memory. Takes some 10 ms, without the interpreter's lock."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def trim_memory_in_thread() -> None:
+    """`trim_memory`, without waiting for it."""
+    threading.Thread(target=trim_memory, name="trim memory", daemon=True).start()
 
 
 def _set_malloc(*, mmap_threshold: int) -> None:

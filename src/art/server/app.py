@@ -48,6 +48,8 @@ from art.server.dialects.dialect import Dialect
 from art.server.dialects.responses import Responses
 from art.server.dialects.token_completions import TokenCompletions
 from art.server.http import (
+    BODY,
+    BodyMemory,
     ClientGoneError,
     MethodNotAllowedError,
     Receive,
@@ -191,13 +193,12 @@ class App:
             ledger, catalog, self._key.rollouts, largest_text=limits.rollout_text_bytes
         )
         self.counts = Counts()
-        completions = TenantConcurrency(limits.tenant_in_flight, "completions")
         self._sampler = CompletionService(
             catalog,
             ledger,
             stitcher,
             self.rollouts,
-            in_flight=completions,
+            in_flight=TenantConcurrency(limits.tenant_in_flight, "completions"),
             masked_by=masked_by,
             tokens=self.counts.tokens,
         )
@@ -205,6 +206,7 @@ class App:
             self.counts, catalog=catalog, ledger=ledger, stitcher=stitcher, control=control_counts
         )
         self._requests = TenantConcurrency(limits.tenant_in_flight, "requests")
+        self.bodies = BodyMemory(limits.tenant_body_bytes, limits.body_bytes)
         self._dialects = _dialects(self._sampler, limits)
         self._routes = Router(
             routes=[
@@ -264,7 +266,9 @@ class App:
                 return
             asker = self._key.require(scope)
             tenant = asker.tenant
-            await self._dispatch(with_tenant(scope, tenant), asker, receive, watched, seen)
+            with self.bodies.use(tenant) as body:
+                known = {**with_tenant(scope, tenant), BODY: body}
+                await self._dispatch(known, asker, receive, watched, seen)
         except (ARTError, HTTPException) as error:
             await self._refusal(scope)(send, _as_art_error(scope, error), tenant)
         except (ClientGoneError, ClientDisconnect):

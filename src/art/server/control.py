@@ -239,6 +239,7 @@ class Control:
         async with self.arrivals.exclusive(request.project, request.name):
             if adapter is not None:
                 await self.arrivals.begin(request.project, request.name, adapter)
+            self._check_quota(request)
             model = self.models.register(self.arrivals.shaped(request), base.name)
         was_served = model.key in self._served.opened
         served = await self._served.ensure_served(model)
@@ -246,6 +247,20 @@ class Control:
         self._served.serve_as_registered(model)
         await self._tell_lost_steps(model)
         return self.describe(model).model_copy(update={"phases": [] if was_served else served.phases})
+
+    def _check_quota(self, request: RegisterRequest) -> None:
+        """Raises RequestError (403) where a tenant would have one model too many."""
+        tenant = tenant_of(request.project)
+        if tenant is None or self.models.find(request.project, request.name) is not None:
+            return
+        count = sum(tenant_of(one.project) == tenant for one in self.models.list_models())
+        if count >= self.settings.tenant_models:
+            raise RequestError(
+                f"you have {count} models, the limit is {self.settings.tenant_models}: delete one "
+                "(`await backend.delete_model(...)`)",
+                status=403,
+                code="too_many_models",
+            )
 
     async def _tell_lost_steps(self, model: Registration) -> None:
         """Steps that a job made and whose folders are gone: whoever trains on makes them anew."""

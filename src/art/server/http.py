@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -31,6 +32,7 @@ from art.errors import (
     WorkerStalledError,
     WorkerUnreachableError,
 )
+from art.process.resources import trim_memory_in_thread
 from art.server.tenancy import Tenant, redact_for_tenant
 
 R = TypeVar("R")
@@ -41,6 +43,8 @@ DEEPEST = 254
 """Levels that a decoded body can be written again with."""
 MOST_VALUES = 1_000_000
 """Of a body of more than `_IN_PIECES` bytes, runs of numbers apart: more than a model could read."""
+MOST_NUMBERS = 4_000_000
+"""In runs. To forget so many takes some 60 ms, in which nobody else has a turn."""
 _IN_PIECES = 4 * 1024 * 1024
 _MOST_AT_ONCE = 300_000
 """Values that one call of the parser makes in some 30 ms."""
@@ -132,6 +136,7 @@ class _Pieces:
     def __init__(self, body: bytes) -> None:
         self._body = body
         self._values_left = MOST_VALUES
+        self._numbers_left = MOST_NUMBERS
 
     def read(self) -> Any:
         """The value of the whole body. Raises: RequestError (400)."""
@@ -197,6 +202,9 @@ class _Pieces:
                 numbers = orjson.loads(b"[%b]" % run[0][:end])
                 if not numbers:
                     self._refuse(at)
+                self._numbers_left -= len(numbers)
+                if self._numbers_left < 0:
+                    raise _too_many(MOST_NUMBERS, "numbers")
                 items += numbers
                 at = self._skip(at + end + 1)
                 continue
@@ -239,15 +247,19 @@ class _Pieces:
     def _count(self, values: int) -> None:
         self._values_left -= values
         if self._values_left < 0:
-            raise RequestError(
-                f"the body holds more than {MOST_VALUES} values: no model has room for them",
-                status=400,
-                code="context_length_exceeded",
-            )
+            raise _too_many(MOST_VALUES, "values")
 
     def _refuse(self, at: int) -> NoReturn:
         shown = self._body[at : at + 20]
         raise _invalid(f"unexpected {shown!r} at byte {at}" if shown else "it ends too early")
+
+
+def _too_many(most: int, what: str) -> RequestError:
+    return RequestError(
+        f"the body holds more than {most} {what}: no model has room for them",
+        status=400,
+        code="context_length_exceeded",
+    )
 
 
 def _check_depth(value: Any) -> None:
@@ -283,8 +295,10 @@ _CLOSING = ((b"connection", b"close"),)
 
 ARRIVAL_GRACE = 30.0
 """Seconds within which a small body must have come."""
-SLOWEST_ARRIVAL = 64 * 1024
+SLOWEST_ARRIVAL = 256 * 1024
 """Bytes a second at which a larger one must come."""
+_GIVEN_BACK = 16 * 1024 * 1024
+"""Bytes of bodies after which freed memory is given back to the system."""
 _LONGEST_MESSAGE = 4000
 
 
@@ -316,13 +330,96 @@ class MethodNotAllowedError(RequestError):
         self.allowed = allowed
 
 
+BODY = "art.body"
+"""In a request's scope: its `BodyUse`, where bodies are counted."""
+
+
+class BodyMemory:
+    """Counts the bytes of bodies in memory, from their first byte until their requests are answered.
+
+    A tenant has at most `tenant_bytes`, and all together with the operator have at most `all_bytes`. One body
+    alone is always taken: how large it may be is its route's matter. One event loop owns it.
+    """
+
+    def __init__(self, tenant_bytes: int, all_bytes: int) -> None:
+        self._tenant_bytes = tenant_bytes
+        self._all_bytes = all_bytes
+        self.bytes_of: Counter[Tenant] = Counter()
+        self._bytes = 0
+        self._freed = 0
+
+    def use(self, tenant: Tenant) -> BodyUse:
+        """Returns the use of one request; `with` it, the memory is given back at the end."""
+        return BodyUse(self, tenant)
+
+    def check_room(self, tenant: Tenant, own: int, size: int) -> None:
+        """Raises OverloadedError where `size` bytes of a request, which has `own`, find no room."""
+        known = self.bytes_of[tenant]
+        if tenant is not None and known > own and known - own + size > self._tenant_bytes:
+            raise _no_room("you have", known, self._tenant_bytes)
+        if self._bytes > own and self._bytes - own + size > self._all_bytes:
+            raise _no_room("all requests together have", self._bytes, self._all_bytes)
+
+    def count(self, tenant: Tenant, size: int) -> None:
+        """So many bytes more are in memory."""
+        self.bytes_of[tenant] += size
+        self._bytes += size
+
+    def free(self, tenant: Tenant, size: int) -> None:
+        """So many bytes are no longer in memory."""
+        self.count(tenant, -size)
+        if not self.bytes_of[tenant]:
+            del self.bytes_of[tenant]
+        self._freed += size
+        if self._freed >= _GIVEN_BACK:
+            self._freed = 0
+            # Soon: what was read of the body lives until its request has returned.
+            asyncio.get_running_loop().call_later(1.0, trim_memory_in_thread)
+
+
+class BodyUse:
+    """The body of one request."""
+
+    def __init__(self, memory: BodyMemory, tenant: Tenant) -> None:
+        self._memory, self._tenant = memory, tenant
+        self._size = 0
+
+    def __enter__(self) -> BodyUse:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._size:
+            self._memory.free(self._tenant, self._size)
+
+    def expect(self, size: int) -> None:
+        """Raises OverloadedError where a body of this size would find no room now."""
+        self._memory.check_room(self._tenant, self._size, size)
+
+    def add(self, size: int) -> None:
+        """So many bytes more have come. Raises OverloadedError."""
+        self._memory.check_room(self._tenant, self._size, self._size + size)
+        self._size += size
+        self._memory.count(self._tenant, size)
+
+
+def _no_room(who: str, size: int, limit: int) -> OverloadedError:
+    return OverloadedError(
+        f"{who} {size} bytes of request bodies in memory, the limit is {limit}: wait for some of the replies",
+        code="too_many_body_bytes",
+    )
+
+
 async def read_bytes(scope: Scope, receive: Receive, *, limit: int, advice: str = "") -> bytes:
     """The body; `limit` in bytes. A body that says it is larger is refused before any of it is read.
 
-    Raises: RequestError (413, 400; 408 when it comes too slowly), ClientGoneError.
+    Raises: RequestError (413, 400; 408 when it comes too slowly), OverloadedError, ClientGoneError.
     """
-    if _announced(scope) > limit:
+    announced = _announced(scope)
+    if announced > limit:
         raise _too_large(limit, advice)
+    use: BodyUse | None = scope.get(BODY)
+    if use is not None:
+        use.expect(announced)
     chunks: list[bytes] = []
     size = 0
     more = True
@@ -332,19 +429,24 @@ async def read_bytes(scope: Scope, receive: Receive, *, limit: int, advice: str 
         if client is not None and client.has_sent_all():
             event = await receive()
         else:
-            event = await _in_time(receive, begun, size)
+            event = await receive_in_time(receive, begun, size)
         if event["type"] == "http.disconnect":
             raise ClientGoneError
         chunk = event.get("body", b"")
         size += len(chunk)
         if size > limit:
             raise _too_large(limit, advice)
+        if use is not None:
+            use.add(len(chunk))
         chunks.append(chunk)
         more = event.get("more_body", False)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _in_time(receive: Receive, begun: float, size: int) -> Event:
+async def receive_in_time(receive: Receive, begun: float, size: int) -> Event:
+    """The next part of a body that began to come at `begun`, by the loop's clock, and of which `size` bytes
+    have come. Raises: RequestError (408).
+    """
     try:
         async with asyncio.timeout_at(begun + ARRIVAL_GRACE + size / SLOWEST_ARRIVAL):
             return await receive()

@@ -267,6 +267,7 @@ async def _gateway(settings: ServerSettings, key: str) -> AsyncIterator[_Served]
             follower=follower,
             database=database,
             largest_body=settings.limits.max_body_bytes,
+            bodies=app.bodies,
         )
         rooms.push_async_callback(front.close)
         yield _Served(app=app, answer=front, background=lambda running: [follower.run()], is_announced=False)

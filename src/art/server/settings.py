@@ -58,6 +58,8 @@ class ControlSettings(Strict):
     """How often a job is tried when a worker fails under it."""
     queued_jobs: int = Field(default=64, ge=1)
     """Unfinished training jobs of one model; more are refused with 429."""
+    tenant_models: int = Field(default=100, ge=1)
+    """Registered models of one tenant; more are refused with 403. Not the operator's."""
     heartbeat: float = Field(default=5.0, gt=0)
     """A blank line in an event stream that has nothing to tell."""
     drain: float = Field(default=600.0, gt=0)
@@ -180,6 +182,10 @@ class LimitSettings(Strict):
     """Completions of one request."""
     tenant_in_flight: int = Field(default=1024, ge=1)
     """Requests, and completions, of one tenant at a time; more are refused with 429. Not the operator's."""
+    tenant_body_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
+    """Bytes of request bodies of one tenant at a time; more are refused with 429. Not the operator's."""
+    body_bytes: int = Field(default=1024 * 1024 * 1024, ge=1024)
+    """Bytes of the bodies of all requests at a time; more are refused with 429."""
     keep_alive: float = Field(default=75.0, gt=0)
     """Seconds an idle connection is kept open."""
     max_head_bytes: int = Field(default=64 * 1024, ge=1024)
@@ -298,7 +304,7 @@ def is_key(value: str) -> bool:
 def _stored_key(path: Path) -> str:
     try:
         if not path.exists():
-            write_first(path, f"art-{secrets.token_urlsafe(32)}\n", mode=0o600)
+            write_first(path, f"art-{secrets.token_urlsafe(32)}\n")
         key = path.read_text(encoding="ascii").strip()
     except UnicodeDecodeError:
         key = ""

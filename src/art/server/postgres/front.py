@@ -20,7 +20,7 @@ import httpx
 import orjson
 
 from art.errors import ARTError, AuthenticationError, ServerError, WorkerDiedError
-from art.server.http import Receive, Scope, Send, send_error
+from art.server.http import BodyMemory, BodyUse, Receive, Scope, Send, receive_in_time, send_error
 from art.server.postgres.database import PostgresDatabase
 from art.server.postgres.followed import ServedFollower
 from art.server.tenancy import Tenant
@@ -58,9 +58,11 @@ class GatewayFront:
         follower: ServedFollower,
         database: PostgresDatabase,
         largest_body: int,
+        bodies: BodyMemory,
     ) -> None:
+        """bodies: those that the application counts, too."""
         self._app, self._keys, self._follower, self._database = app, keys, follower, database
-        self._largest = largest_body
+        self._largest, self._bodies = largest_body, bodies
         self._scoped: OrderedDict[tuple[Tenant, str], None] = OrderedDict()
         timeout = httpx.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
@@ -89,14 +91,16 @@ class GatewayFront:
         await self._http.aclose()
 
     async def _is_ours(self, scope: Scope, body: _Body) -> bool:
-        """Raises: AuthenticationError, LedgerError."""
+        """Raises: AuthenticationError, LedgerError, OverloadedError, RequestError (408)."""
         asker = self._keys.require(scope)
         if asker.rollout_id is not None:
             return False
         rollout = next((value for name, value in scope["headers"] if name == _HEADER), None)
         if rollout is not None and await self._is_scoped(asker.tenant, rollout.decode("latin-1")):
             return False
-        if not await body.read(self._largest):
+        with self._bodies.use(asker.tenant) as use:
+            whole = await body.read(self._largest, use)
+        if not whole:
             return True  # too large, or broken off: the application says so
         try:
             model = orjson.loads(body.content).get("model")
@@ -192,11 +196,11 @@ class _Body:
         self._ended = asyncio.Event()
         self.content = b""
 
-    async def read(self, largest: int) -> bool:
-        """Returns whether all of it came, and is not larger."""
-        parts, size = [], 0
+    async def read(self, largest: int, use: BodyUse) -> bool:
+        """Returns whether all of it came, and is not larger. Raises: OverloadedError, RequestError (408)."""
+        parts, size, begun = [], 0, asyncio.get_running_loop().time()
         while True:
-            event = await self._next()
+            event = await receive_in_time(self._next, begun, size)
             self._events.append(event)
             if event["type"] != "http.request":
                 return False
@@ -204,6 +208,7 @@ class _Body:
             size += len(parts[-1])
             if size > largest:
                 return False
+            use.add(len(parts[-1]))
             if not event.get("more_body", False):
                 self.content = b"".join(parts)
                 return True
