@@ -22,6 +22,7 @@ from typing_extensions import TypeVar, deprecated
 
 from art.client.older_backends import as_backend
 from art.errors import ConfigurationError, NotRegisteredError
+from art.process.imports import import_lock
 from art.tracking.averages import as_groups
 from art.tracking.call_costs import CHAT_TEMPLATE_KWARGS, ClientCosts, ForeignClient
 from art.tracking.folders import ModelPaths, get_model_dir, get_step_from_dir
@@ -184,7 +185,8 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
                 "In order to create an OpenAI client you must provide an `inference_api_key` and "
                 "`inference_base_url`."
             )
-        from openai import AsyncOpenAI
+        with import_lock:
+            from openai import AsyncOpenAI
 
         from art.client.openai_client import plain_client
 
@@ -526,7 +528,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
 def __getattr__(name: str) -> Any:
     """`AsyncOpenAI`, for tests that put a class of their own in its place."""
     if name == "AsyncOpenAI":
-        from openai import AsyncOpenAI
+        with import_lock:
+            from openai import AsyncOpenAI
 
         return AsyncOpenAI
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationInfo, model_validator
 
 from art.errors import ConfigurationError, did_you_mean
+from art.process.imports import import_lock
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet
 from art.wire.rollouts import CALL_NOTE, SAMPLE_FIELD, ObservedCompletion
@@ -244,7 +245,8 @@ def revive_choices(items: Any) -> Any:
     """
     if not isinstance(items, list) or not any(isinstance(item, dict) and is_choice(item) for item in items):
         return items
-    from openai.types.chat.chat_completion import Choice
+    with import_lock:
+        from openai.types.chat.chat_completion import Choice
 
     return [
         Choice.construct(**item) if isinstance(item, dict) and is_choice(item) else item for item in items

@@ -17,6 +17,7 @@ from rich.markup import escape
 from art.cli.audit_computation import AuditSubject, computation_verdicts, refused
 from art.cli.audit_conversation import AuditVerdict, renderer_verdicts, template_verdicts
 from art.errors import ARTError
+from art.process.imports import import_lock
 
 VERDICT_MARKS = {"pass": "[green]pass[/green]", "note": "[yellow]note[/yellow]", "fail": "[red]fail[/red]"}
 
@@ -40,7 +41,8 @@ def audit_model(name: str, *, device: str, dtype: str, json_file: Path | None) -
 @contextmanager
 def _silence_libraries() -> Iterator[None]:
     """Libraries' notices are verdicts here, and their progress bars would run through the table."""
-    from transformers.utils import logging as transformers_logging
+    with import_lock:
+        from transformers.utils import logging as transformers_logging
 
     art_log = logging.getLogger("art")
     levels = art_log.level, transformers_logging.get_verbosity()
@@ -94,7 +96,8 @@ async def all_verdicts(
 
 def conversation_verdicts(source: str, name: str) -> list[AuditVerdict]:
     """Yields the verdicts on the chat template, then on the renderer that the server would use."""
-    from art.rendering.registry import create_chat_renderer
+    with import_lock:
+        from art.rendering.registry import create_chat_renderer
 
     try:
         renderer = create_chat_renderer(source, name=name)
@@ -106,7 +109,8 @@ def conversation_verdicts(source: str, name: str) -> list[AuditVerdict]:
 
 def length_verdict(source: str) -> AuditVerdict:
     """The longest conversation for which positions mean the same in every pass."""
-    from transformers import AutoConfig
+    with import_lock:
+        from transformers import AutoConfig
 
     from art.engine.limits import longest_fixed
 
@@ -129,6 +133,7 @@ def length_verdict(source: str) -> AuditVerdict:
 
 
 def _tokenizer(source: str) -> Any:
-    from transformers import PreTrainedTokenizerFast
+    with import_lock:
+        from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast.from_pretrained(source, local_files_only=Path(source).is_dir())

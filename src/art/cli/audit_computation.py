@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from art.cli.audit_conversation import AuditVerdict
 from art.engine.protocol import Engine, GenerateRequest, Sampling
 from art.errors import ARTError
+from art.process.imports import import_lock
 from art.wire.records import Bits
 from art.wire.training import LoraSpec
 
@@ -40,7 +41,8 @@ class AuditSubject:
 
 async def computation_verdicts(subject: AuditSubject) -> AsyncIterator[AuditVerdict]:
     """The trainer first: nothing else can be measured where that refuses the model."""
-    from art.training.audit import TrainerSide
+    with import_lock:
+        from art.training.audit import TrainerSide
 
     try:
         side = await asyncio.to_thread(
@@ -83,9 +85,10 @@ async def engine_verdicts(
     subject: AuditSubject, side: TrainerSide, adapter: Path, layers: Sequence[str]
 ) -> AsyncIterator[AuditVerdict]:
     """The builtin engine under the trainer's adapter."""
-    from art.engine.builtin.engine import BuiltinEngine
-    from art.engine.builtin.peft_folder import read_adapter
-    from art.training.audit import LogprobDifference
+    with import_lock:
+        from art.engine.builtin.engine import BuiltinEngine
+        from art.engine.builtin.peft_folder import read_adapter
+        from art.training.audit import LogprobDifference
     from art.wire.engine import BuiltinOptions
 
     try:
@@ -135,7 +138,8 @@ async def completions(
 
 
 async def peft_verdict(subject: AuditSubject, side: TrainerSide, adapter: Path) -> AuditVerdict:
-    from art.training.audit import LogprobDifference, scored_by_peft
+    with import_lock:
+        from art.training.audit import LogprobDifference, scored_by_peft
 
     rows = side.prompts(COMPLETIONS)
 

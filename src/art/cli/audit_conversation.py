@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from art.errors import ARTError
+from art.process.imports import import_lock
 from art.rendering.library import LibraryRenderer
 
 
@@ -141,7 +142,8 @@ def _keeps_thinking(tokenizer: Any, reply: str) -> AuditVerdict:
 
 def _text(tokenizer: Any, messages: Messages) -> str:
     """Raises ValueError when the template refuses the messages."""
-    from jinja2.exceptions import TemplateError
+    with import_lock:
+        from jinja2.exceptions import TemplateError
 
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))

@@ -23,6 +23,7 @@ from art.cli.model_verbs import DataDir, readable_errors
 from art.cli.models import Url, read_summaries, server_backend
 from art.cli.show import printable
 from art.errors import ARTError, ConfigurationError, DeadlineError, NotFoundError, require_extra
+from art.process.imports import import_lock
 
 if TYPE_CHECKING:
     import openai
@@ -92,7 +93,9 @@ class ChatSession:
     def answer(self, text: str) -> None:
         """Send a message and print the answer as it comes. Raises AnswerError, and forgets the message."""
         import httpx
-        import openai
+
+        with import_lock:
+            import openai
 
         self.messages.append({"role": "user", "content": text})
         said: list[str] = []
@@ -178,7 +181,8 @@ def conversation(
     model: str, url: str | None, data_dir: Path, system: str | None, sampling: dict[str, Any]
 ) -> Iterator[ChatSession]:
     """Yields a conversation with a model that is served. Raises ARTError where it cannot be."""
-    import openai
+    with import_lock:
+        import openai
 
     messages = [] if system is None else [{"role": "system", "content": system}]
     with endpoint(model, url, data_dir) as (address, key, name):

@@ -31,6 +31,7 @@ from art.errors import (
     extra_needed,
     require_extra,
 )
+from art.process.imports import import_lock
 from art.tracking.folders import NamedModel, find_model
 from art.tracking.model_files import best_step, read_json
 from art.wire.models import (
@@ -318,8 +319,9 @@ def push_folder(folder: Path, repository: str, private: bool, what: str) -> str:
     Raises StorageError. The folder stays.
     """
     with extra_needed("hub", "a push to the hub"):
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+        with import_lock:
+            from huggingface_hub import HfApi
+            from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
     import httpx
 

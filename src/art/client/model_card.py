@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from art.errors import CheckpointError
+from art.process.imports import import_lock
 from art.tracking.folders import NamedModel
 from art.tracking.model_files import read_history, read_json
 from art.wire.models import ADAPTER_CONFIG_FILE, JOB_FILE, STATE_FILE
@@ -156,7 +157,8 @@ def cached_card(base: str) -> Path | None:
     """Returns the base's card in the hub's cache on this machine."""
     if find_spec("huggingface_hub") is None or not _HUB_NAME.fullmatch(base):
         return None
-    from huggingface_hub import try_to_load_from_cache
+    with import_lock:
+        from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(base, "README.md")
     return Path(found) if isinstance(found, str) else None
@@ -167,7 +169,9 @@ def ask_license(facts: CardFacts) -> CardFacts:
     if not _HUB_NAME.fullmatch(facts.base_model):
         return facts
     import httpx
-    from huggingface_hub import HfApi
+
+    with import_lock:
+        from huggingface_hub import HfApi
 
     try:
         card = HfApi(library_name="art").model_info(facts.base_model, timeout=HUB_S).card_data

@@ -26,6 +26,7 @@ from art.client.connection import ServerConnection
 from art.client.recorder import Recorder, message_key, tools_key
 from art.client.remote_backend import RemoteBackend
 from art.errors import ARTError, ConfigurationError, NotRegisteredError
+from art.process.imports import import_lock
 from art.trajectories import Trajectory, rollout_scope
 from art.wire.nested import HiddenKey
 from art.wire.records import first_flaw
@@ -79,7 +80,8 @@ def fill_trajectory(trajectory: Trajectory, exchanges: RolloutExchanges) -> None
 
 def conversations(exchanges: list[Exchange]) -> list[tuple[dict[str, Any], Any]]:
     """Each request, its messages whole, with its completion, in the order in which they were asked."""
-    from openai.types.chat import ChatCompletion
+    with import_lock:
+        from openai.types.chat import ChatCompletion
 
     messages: dict[str, list[dict[str, Any]]] = {}
     pairs = []

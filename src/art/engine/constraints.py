@@ -23,6 +23,7 @@ import orjson
 from art.engine.protocol import Constraint
 from art.errors import RequestError
 from art.process.bounded import Bounded, LimitExceededError, WorkLimits
+from art.process.imports import import_lock
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -41,7 +42,8 @@ class Vocabulary:
     @cached_property
     def tokens(self) -> Any:
         """The `LLTokenizer`. Takes a second for 150,000 tokens."""
-        from llguidance import LLTokenizer
+        with import_lock:
+            from llguidance import LLTokenizer
 
         return LLTokenizer(self.text, eos_token=self.end)
 
@@ -53,7 +55,8 @@ def read_vocabulary(model: str, *, markers: bool = True) -> Vocabulary:
     has to name them by id. Otherwise those are text that the tokenizer does not call special: vLLM reads it
     so. Raises: RequestError when the model has no fast tokenizer.
     """
-    from transformers import PreTrainedTokenizerFast
+    with import_lock:
+        from transformers import PreTrainedTokenizerFast
 
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(model)
@@ -294,7 +297,8 @@ class Grammars:
 
 def compile_constraint(constraint: Constraint, tokens: Any) -> Any:
     """The matcher at its start, for copies. Raises: RequestError."""
-    from llguidance import LLMatcher, LLParserLimits
+    with import_lock:
+        from llguidance import LLMatcher, LLParserLimits
 
     # Errors without the state of the parser: they are told to whoever asked.
     limits = LLParserLimits(verbose_errors=False)
@@ -315,7 +319,8 @@ def check_size(constraint: Constraint) -> None:
 
 def grammar_text(constraint: Constraint) -> str:
     """The constraint as llguidance reads it. Raises: RequestError."""
-    from llguidance import LLMatcher
+    with import_lock:
+        from llguidance import LLMatcher
 
     text = constraint.text
     check_size(constraint)

@@ -31,6 +31,7 @@ from art.errors import (
     WorkerDiedError,
     require_extra,
 )
+from art.process.imports import import_lock
 from art.process.runtimes import end_process, user_cache
 from art.wire.models import ConversionReply, ConversionRequest
 
@@ -91,7 +92,8 @@ def file_here(source: str) -> Path | None:
     if not source.startswith(HUB):
         return Path(source)
     require_extra("hub", f"base_model {source!r}")
-    from huggingface_hub import try_to_load_from_cache
+    with import_lock:
+        from huggingface_hub import try_to_load_from_cache
 
     repository, name = hub_file(source)
     found = try_to_load_from_cache(repository, name)

@@ -27,6 +27,7 @@ from typing import Any, Literal
 from art.engine.constraints import AS_TAUGHT, alternatives
 from art.engine.protocol import Constraint
 from art.errors import RequestError
+from art.process.imports import import_lock
 from art.rendering.chat_renderer import Tool
 from art.rendering.reply import CallMarkers
 
@@ -367,7 +368,8 @@ def _arguments(function: Any) -> dict[str, Any]:
 
 def _embedded(text: Constraint) -> str:
     """The constraint as the body of a rule."""
-    from llguidance import regex_to_lark
+    with import_lock:
+        from llguidance import regex_to_lark
 
     if text.kind == "json_schema":
         try:

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from art.process.bounded import Bounded, LimitExceededError, WorkLimits, WorkRefusedError
+from art.process.imports import import_lock
 
 LIMITS = WorkLimits(cpu_s=2, wall_s=30.0, memory_bytes=256 << 20, output_bytes=16 << 20)
 """What one rendering may use."""
@@ -41,8 +42,9 @@ def render_confined(
 
 def prepare(setup: bytes) -> Callable[[bytes], bytes]:
     """Returns the function that renders templates; runs in the helper."""
-    from jinja2.exceptions import TemplateError
-    from transformers.utils.chat_template_utils import render_jinja_template
+    with import_lock:
+        from jinja2.exceptions import TemplateError
+        from transformers.utils.chat_template_utils import render_jinja_template
 
     def render(task: bytes) -> bytes:
         template, messages, tools, told = orjson.loads(task)

@@ -20,12 +20,15 @@ from typing import Any
 
 from art.engine.protocol import ImagePrompt
 from art.errors import ConfigurationError, RequestError, extra_needed
+from art.process.imports import import_lock
 from art.wire.samples import LEAST_TOKENS, SEEING, image_ids, image_runs
 
 IMAGE = "image"
 """The `type` of a part of a message that is a picture; its name stands beside it, by the same word."""
-_MOST_PIXELS = 1 << 26
-"""Of a picture that is sent: a file of some kilobytes may claim to be of any size."""
+_MOST_PIXELS = 25_000_000
+_MOST_SIDE = 16_384
+"""Of a picture that is sent: a file of some kilobytes may claim to be of any size, and is decoded whole. A
+camera's 24 million pixels are."""
 _KEPT = 64
 """Pictures that are not made again when a conversation sends them once more."""
 
@@ -121,7 +124,8 @@ def read_image_format(source: str, tokenizer: Any, *, local: bool) -> ImageForma
 
 def _read(source: str, name: str, local: bool) -> dict[str, Any]:
     """A model's JSON file, from its folder or the hub; empty where it has none."""
-    from transformers.utils import cached_file
+    with import_lock:
+        from transformers.utils import cached_file
 
     try:
         found = cached_file(source, name, local_files_only=local, _raise_exceptions_for_missing_entries=False)
@@ -134,13 +138,17 @@ def _read(source: str, name: str, local: bool) -> dict[str, Any]:
 @lru_cache(maxsize=_KEPT)
 def _fitted(file: bytes, side: int) -> bytes:
     with extra_needed("images", "an image in a message"):
-        from PIL import Image, ImageOps
+        with import_lock:
+            from PIL import Image, ImageOps
 
     try:
         opened = Image.open(BytesIO(file), formats=("PNG", "JPEG", "WEBP", "GIF"))
         width, height = opened.size
-        if width * height > _MOST_PIXELS:
-            raise ValueError(f"it has {width} x {height} pixels; {_MOST_PIXELS} are the most")
+        if width * height > _MOST_PIXELS or max(width, height) > _MOST_SIDE:
+            raise ValueError(
+                f"it has {width} x {height} pixels; {_MOST_PIXELS:,} are the most, and {_MOST_SIDE:,} of a "
+                "side: send it smaller"
+            )
         picture = ImageOps.exif_transpose(opened).convert("RGB")
         if picture.size != (side, side):
             picture = picture.resize((side, side), Image.Resampling.LANCZOS)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ConfigurationError
+from art.process.imports import import_lock
 from art.rendering.images import read_image_format
 from art.rendering.library import LibraryRenderer
 from art.rendering.nano import RENDERER_KEY, RENDERER_NAME
@@ -34,15 +35,16 @@ def is_on_hub(name: str, *, endpoint: str | None = None, cache: Path | None = No
     endpoint, cache: the hub's address and the cache's folder, where not the usual ones.
     Raises ConfigurationError when neither has it.
     """
-    from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
-    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # whichever its release speaks through
+    with import_lock:
+        from huggingface_hub import HfApi, try_to_load_from_cache
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+            OfflineModeIsEnabled,
+            RepositoryNotFoundError,
+        )
+        from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # whichever its release speaks through
 
     cause: Exception
     try:
@@ -100,7 +102,8 @@ def create_chat_renderer(model: str | Path, *, name: str | None = None) -> Libra
     Raises: ConfigurationError when there is no such model, no fast tokenizer, or neither a renderer nor a
     chat template.
     """
-    from transformers import PreTrainedTokenizerFast
+    with import_lock:
+        from transformers import PreTrainedTokenizerFast
 
     folder = Path(model)
     here = folder.is_dir() or not is_on_hub(str(model))
@@ -135,7 +138,8 @@ def _marked(folder: Path, tokenizer: FastTokenizer) -> Any | None:
     if marker is None:
         return None
     if marker == RENDERER_NAME:
-        from art.rendering.nano import create_nano_renderer
+        with import_lock:
+            from art.rendering.nano import create_nano_renderer
 
         return create_nano_renderer(tokenizer)
     if marker not in _renderer_names():
@@ -147,7 +151,8 @@ def _marked(folder: Path, tokenizer: FastTokenizer) -> Any | None:
 
 
 def _registered(tokenizer: FastTokenizer) -> Any | None:
-    from renderers.base import MODEL_RENDERER_MAP
+    with import_lock:
+        from renderers.base import MODEL_RENDERER_MAP
 
     family = MODEL_RENDERER_MAP.get(tokenizer.name_or_path)
     return _of_family(family, tokenizer) if family else None
@@ -177,15 +182,17 @@ def _proven(folder: Path, fast: FastTokenizer, tokenizer: Any) -> Any | None:
 
 def _of_family(family: str, tokenizer: FastTokenizer) -> Any:
     """The library's renderer of a family, told to keep sampled thinking so that turns can be stitched."""
-    from renderers.base import create_renderer
-    from renderers.configs import config_from_name
+    with import_lock:
+        from renderers.base import create_renderer
+        from renderers.configs import config_from_name
 
     config = type(config_from_name(family))
     return create_renderer(tokenizer, config(**keeping_thoughts(config)))
 
 
 def _renderer_names() -> list[str]:
-    from renderers.base import MODEL_RENDERER_MAP
+    with import_lock:
+        from renderers.base import MODEL_RENDERER_MAP
 
     return [RENDERER_NAME, *sorted(set(MODEL_RENDERER_MAP.values()))]
 

@@ -19,6 +19,7 @@ from renderers.default import DefaultRenderer, _decode_tool_call_arguments
 from renderers.reasoning import prompt_ends_in_reasoning, scan_reasoning
 
 from art.errors import ConfigurationError
+from art.process.imports import import_lock
 from art.rendering.chat_renderer import ToolFormat
 from art.rendering.confined_template import render_confined
 from art.rendering.tokenizer import FastTokenizer
@@ -68,7 +69,8 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
         return self._fast.encode(self._rendered_text(messages, tools, add_generation_prompt))
 
     def _rendered_text(self, messages: Sequence[Any], tools: list[Any] | None, generate: bool) -> str:
-        from jinja2.exceptions import TemplateError
+        with import_lock:
+            from jinja2.exceptions import TemplateError
 
         told = dict(self.config.model_extra or {})
         said = _decode_tool_call_arguments(list(messages))
@@ -226,11 +228,13 @@ class ChatFormats:
             ) from error
 
     def _create_format(self, config: Any) -> Any:
-        from art.rendering.nano import NanoRenderer
+        with import_lock:
+            from art.rendering.nano import NanoRenderer
 
         if isinstance(self._renderer, NanoRenderer):
             return NanoRenderer(self._fast, config)
-        from renderers.base import create_renderer
+        with import_lock:
+            from renderers.base import create_renderer
 
         return create_renderer(self._fast, config)
 
@@ -287,7 +291,8 @@ def template_names(template: str) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def _all_names(template: str) -> frozenset[str]:
     """The variables that a Jinja template does not set itself."""
-    from jinja2 import Environment, TemplateSyntaxError, meta, nodes, pass_context
+    with import_lock:
+        from jinja2 import Environment, TemplateSyntaxError, meta, nodes, pass_context
 
     if len(template) > LONGEST_TEMPLATE:
         raise ConfigurationError(

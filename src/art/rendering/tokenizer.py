@@ -24,6 +24,8 @@ from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from typing import Any
 
+from art.process.imports import import_lock
+
 _MARK: ContextVar[str | None] = ContextVar("the mark of a rendering", default=None)
 _MARKS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 """Unicode's noncharacters, which are for use inside of programs."""
@@ -189,7 +191,8 @@ class SpecialTokens:
     @cached_property
     def _plain(self) -> Any:
         """The tokenizer without its special tokens. It shares the vocabulary."""
-        from tokenizers import AddedToken, Tokenizer
+        with import_lock:
+            from tokenizers import AddedToken, Tokenizer
 
         plain = Tokenizer(self._backend.model)
         for part in ("normalizer", "pre_tokenizer"):

@@ -38,6 +38,7 @@ from art.errors import (
     require_extra,
 )
 from art.process.files import disk_error, disk_trouble
+from art.process.imports import import_lock
 from art.server.catalog import Catalog
 from art.server.counts import NO_ROUTE, ControlCounts, CountedRequest, Counts
 from art.server.dialects.anthropic import AnthropicMessages, AnthropicTokens
@@ -153,7 +154,8 @@ class BrowserPages:
 
     def _load(self) -> GuardedPages[LinkAccess]:
         with extra_needed("ui", _PAGES):
-            from art.ui.app import mounted_pages
+            with import_lock:
+                from art.ui.app import mounted_pages
             from art.ui.run_files import FILES
 
             return mounted_pages(self._data_dir, self._known_access(), self._stored or FILES)
@@ -180,8 +182,12 @@ class App:
         control_counts: Callable[[], Awaitable[ControlCounts]] = nothing_controlled,
         masked_by: str = "builtin",
         stored: StoredRows | None = None,
+        log_file: Path | None = None,
     ) -> None:
-        """stored: reads the jobs and samples for the pages; None: they are files in the data folder."""
+        """stored: reads the jobs and samples for the pages; None: they are files in the data folder.
+        log_file: where this process's log is; None: it is its standard error.
+        """
+        self._log_file = log_file
         self._key = KeyCheck(key, tenants)
         self._catalog = catalog
         self._stitcher = stitcher
@@ -240,7 +246,7 @@ class App:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, seen: CountedRequest) -> None:
         tenant: Tenant = None
-        asker = Caller(tenant=None)
+        anybody = asker = Caller(tenant=None)
         started = False
 
         async def watched(event: Any) -> None:
@@ -278,7 +284,9 @@ class App:
             if not started:
                 await self._refusal(scope)(send, self._key.refusal(scope), None)
         except (Exception, asyncio.CancelledError) as error:
-            failed = self._disk_failure(error) or _failure(scope, error)
+            is_operator = asker is not anybody and tenant is None
+            log_file = self._log_file if is_operator else None
+            failed = self._disk_failure(error) or _failure(scope, error, log_file)
             if started:
                 raise
             await self._refusal(scope)(send, failed, tenant)
@@ -379,12 +387,13 @@ def _ends_reply(event: Any) -> bool:
     return event["type"] == "http.response.body" and not event.get("more_body", False)
 
 
-def _failure(scope: Scope, error: BaseException) -> ServerError:
+def _failure(scope: Scope, error: BaseException, log_file: Path | None) -> ServerError:
     if isinstance(error, asyncio.CancelledError):
         # The server ends, and waited for this request as long as it could.
         return ServerError("the server is closing: ask again when it runs", status=503, code="server_closing")
     _log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
-    return ServerError("the server failed; its log says why", status=500)
+    place = "" if log_file is None else f": {log_file}"
+    return ServerError(f"the server failed; its log says why{place}", status=500)
 
 
 def _as_art_error(scope: Scope, error: ARTError | HTTPException) -> ARTError:

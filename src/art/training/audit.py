@@ -12,6 +12,7 @@ import torch
 from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow
 from art.batch.build import build_batch, scored_paths
 from art.engine.builtin.quantized import place, quantizing
+from art.process.imports import import_lock
 from art.training.policy import Policy, choose_placement, load_policy
 from art.training.trainer import Trainer
 from art.wire.records import Bits
@@ -166,8 +167,9 @@ def scored_by_peft(
 
     Raises what they raise where they do not take the folder.
     """
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
+    with import_lock:
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
 
     precision = getattr(torch, dtype)
     base = AutoModelForCausalLM.from_pretrained(

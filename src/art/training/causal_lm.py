@@ -35,6 +35,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from art.engine.builtin.free_memory import check_weights_fit
 from art.engine.builtin.quantized import place, quantizing
 from art.errors import ConfigurationError
+from art.process.imports import import_lock
 from art.wire.records import Bits
 from art.wire.samples import SEEING
 
@@ -144,7 +145,8 @@ def load_causal_lm(
         check_accelerator(accelerator, device)
     if accelerator == "unsloth":
         return _load_by_unsloth(path, getattr(torch, dtype))
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    with import_lock:
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     precision = getattr(torch, dtype)
     check_weights_fit(path, device, precision, bits)
@@ -188,7 +190,8 @@ def _load_by_unsloth(path: str, dtype: torch.dtype) -> Any:
 
 def _apply_liger(causal_lm: Any) -> None:
     """Applies liger in place. A family that liger does not know is not changed."""
-    from transformers.integrations.liger import apply_liger_kernel
+    with import_lock:
+        from transformers.integrations.liger import apply_liger_kernel
 
     # The fused losses would replace the model's forward, which is never called here.
     apply_liger_kernel(causal_lm, {"cross_entropy": False, "fused_linear_cross_entropy": False})

@@ -35,6 +35,7 @@ from safetensors.torch import load_file
 
 from art.errors import CheckpointError, DiskError
 from art.process.files import close_to_others, disk_trouble, flush, make_private_folder
+from art.process.imports import import_lock
 from art.wire.models import (
     MANIFEST_FILE,
     STATE_FILE,
@@ -137,7 +138,8 @@ def find_tokenizer(source: str | None, *, cache: Path | None = None) -> dict[str
     folder = Path(source).expanduser()
     if folder.is_dir():
         return {name: folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
-    from transformers.utils.hub import cached_files
+    with import_lock:
+        from transformers.utils.hub import cached_files
 
     try:
         found = cached_files(

@@ -23,6 +23,7 @@ from art.engine.base_models import PACKAGED
 from art.engine.gguf_cache import RECORD_FILE, VERSION, Tell, converted_name
 from art.errors import ARTError, DeadlineError, DiskError, MissingExtraError, extra_needed
 from art.process.files import disk_error, flush, free_bytes, take_lock, write_flushed
+from art.process.imports import import_lock
 from art.training.gguf_files import FoundFile, fetch_packaged, find_file
 from art.wire.models import ConversionReply, ConversionRequest
 from art.wire.records import flaws_without_values
@@ -107,11 +108,13 @@ def write_folder(found: FoundFile, folder: Path, patience_s: float, tell: Tell) 
 def convert_file(path: Path, found: FoundFile, fresh: Path, tell: Tell) -> None:
     """Writes the model's files into the folder."""
     with extra_needed("smollm2", f"base_model {found.source!r}, a GGUF file,"):
-        import gguf  # noqa: F401
-    from art.training.gguf_card import card_text
-    from art.training.gguf_header import read_config, read_header
-    from art.training.gguf_tokenizer import read_tokenizer, stop_ids
-    from art.training.gguf_weights import check_memory, read_model
+        with import_lock:
+            import gguf  # noqa: F401
+    with import_lock:
+        from art.training.gguf_card import card_text
+        from art.training.gguf_header import read_config, read_header
+        from art.training.gguf_tokenizer import read_tokenizer, stop_ids
+        from art.training.gguf_weights import check_memory, read_model
 
     tell(f"reading {path.name}")
     header = read_header(path)

@@ -12,6 +12,7 @@ from art.engine.base_models import HUB, PACKAGED, hub_file
 from art.engine.gguf_cache import Tell, digest_of, file_here
 from art.errors import ConfigurationError, DeadlineError, extra_needed
 from art.process.files import disk_error, disk_trouble
+from art.process.imports import import_lock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,9 +38,10 @@ def find_file(source: str, tell: Tell) -> FoundFile:
 def download(source: str) -> Path:
     """Returns the file of an `hf://` name. Raises ConfigurationError where the hub does not give it."""
     with extra_needed("hub", f"base_model {source!r}"):
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-        from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # as its release has it
+        with import_lock:
+            from huggingface_hub import hf_hub_download
+            from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+            from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # as its release has it
     repository, name = hub_file(source)
     try:
         return Path(hf_hub_download(repository, name))

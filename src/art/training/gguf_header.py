@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from art.errors import ConfigurationError
+from art.process.imports import import_lock
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -82,7 +83,8 @@ class GgufTensor:
         """Returns the numbers in float32, or the first rows of them. Raises NotImplementedError for a type
         that cannot be dequantized.
         """
-        from gguf import dequantize
+        with import_lock:
+            from gguf import dequantize
 
         # What is not quantized is a view of the file, which nobody may write into.
         return np.require(dequantize(self.bytes[:most], self.type), dtype=np.float32, requirements="W")
@@ -237,7 +239,8 @@ def _tensor_row(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
 def _view(
     path: Path, data: np.ndarray, start: int, name: str, shape: tuple[int, ...], kind: int, offset: int
 ) -> GgufTensor:
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    with import_lock:
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:
         type = GGMLQuantizationType(kind)
@@ -279,7 +282,8 @@ def read_config(header: GgufHeader) -> Any:
 
 
 def _plain_config(header: GgufHeader) -> Any:
-    from transformers import AutoConfig
+    with import_lock:
+        from transformers import AutoConfig
 
     prefix, names = header.architecture, {one.name for one in header.tensors}
     figures = {
@@ -315,8 +319,9 @@ def _plain_config(header: GgufHeader) -> Any:
 
 
 def _config_by_transformers(header: GgufHeader) -> Any:
-    from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    with import_lock:
+        from transformers import AutoConfig
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     try:
         config = AutoConfig.from_pretrained(str(header.path.parent), gguf_file=header.path.name)
@@ -354,7 +359,8 @@ def _rope_scaling(header: GgufHeader, config: Any) -> dict[str, Any] | None:
 
 def _llama3_rope(header: GgufHeader, config: Any, factors: np.ndarray) -> dict[str, Any]:
     """Returns the rule that gives these factors of the frequencies. Raises ConfigurationError."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    with import_lock:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     scaling = {**LLAMA3_ROPE, "factor": float(factors.max())}
     plain = config.rope_parameters["rope_theta"] ** -(torch.arange(len(factors)) / len(factors))

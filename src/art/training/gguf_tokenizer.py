@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from art.errors import ConfigurationError
+from art.process.imports import import_lock
 from art.training.gguf_header import GgufHeader
 
 CONTROL, USER_DEFINED = 3, 4
@@ -105,7 +106,8 @@ def _as_spelled(token: str | None) -> str | None:
 
 
 def _byte_level(header: GgufHeader, tokens: Sequence[str]) -> Any:
-    from transformers import PreTrainedTokenizerFast
+    with import_lock:
+        from transformers import PreTrainedTokenizerFast
 
     rule = str(header.require("tokenizer.ggml.pre", "rule by which texts are split"))
     if rule not in SPLITS:
@@ -168,7 +170,8 @@ def _around(header: GgufHeader, tokens: Sequence[str]) -> Any:
 
 
 def _by_transformers(header: GgufHeader, kind: str) -> Any:
-    from transformers import AutoTokenizer
+    with import_lock:
+        from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(header.path.parent), gguf_file=header.path.name)

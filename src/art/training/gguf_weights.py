@@ -10,6 +10,7 @@ import torch
 
 from art.engine.builtin.free_memory import free_memory
 from art.errors import ConfigurationError
+from art.process.imports import import_lock
 from art.training.gguf_header import PLAIN, GgufHeader, GgufTensor
 
 GIB = 2**30
@@ -60,7 +61,8 @@ def read_model(header: GgufHeader, config: Any) -> Any:
 
 
 def _filled(header: GgufHeader, config: Any, state: dict[str, torch.Tensor], dtype: torch.dtype) -> Any:
-    from transformers import AutoModelForCausalLM
+    with import_lock:
+        from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         causal_lm = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
@@ -114,8 +116,9 @@ def _tensor(header: GgufHeader, config: Any, tensor: GgufTensor) -> torch.Tensor
 
 
 def _weights_by_transformers(header: GgufHeader, config: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging as transformers_logging
+    with import_lock:
+        from transformers import AutoModelForCausalLM
+        from transformers.utils import logging as transformers_logging
 
     # Its warnings are refusals here.
     transformers_logging.set_verbosity_error()
@@ -140,7 +143,8 @@ def _weights_by_transformers(header: GgufHeader, config: Any, dtype: torch.dtype
 def _dequantizing() -> dict[str, Any]:
     """Returns what newer releases of transformers want to hear; older ones always dequantize."""
     try:
-        from transformers import GgufConfig
+        with import_lock:
+            from transformers import GgufConfig
     except ImportError:
         return {}
     return {"quantization_config": GgufConfig(dequantize=True)}

@@ -28,6 +28,7 @@ from art.engine.gguf_cache import local_folder
 from art.engine.nano_models import PREFIX
 from art.engine.registry import check_bits
 from art.errors import ConfigurationError
+from art.process.imports import import_lock
 from art.training.causal_lm import decoder_layers, decoder_of
 from art.training.gguf_files import find_file
 from art.training.gguf_header import read_config, read_header
@@ -79,7 +80,8 @@ class Architecture:
     tie_word_embeddings: bool
 
     def config(self) -> Any:
-        from transformers import AutoConfig
+        with import_lock:
+            from transformers import AutoConfig
 
         figures = {name: getattr(self, name) for name in self.__slots__ if name != "model_type"}
         return AutoConfig.for_model(self.model_type, **figures)
@@ -122,7 +124,8 @@ def find_config(model: str) -> tuple[str, Any]:
 
     Raises ConfigurationError when there is none.
     """
-    from transformers import AutoConfig
+    with import_lock:
+        from transformers import AutoConfig
 
     base = resolve_base(model)
     if base.is_gguf:
@@ -150,7 +153,8 @@ def _gguf_config(source: str) -> Any:
     file = find_file(source, LOG.info).path
     if file is not None:
         return read_config(read_header(file))
-    from transformers import AutoConfig
+    with import_lock:
+        from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(local_folder(source, LOG.info), local_files_only=True)
 
@@ -209,7 +213,8 @@ def measure_shape(name: str, config: Any, lora: LoraSpec, *, cuda: bool) -> Mode
 
     Raises ConfigurationError for a configuration that is no causal language model's, or unknown targets.
     """
-    from transformers import AttentionInterface, AutoModelForCausalLM
+    with import_lock:
+        from transformers import AttentionInterface, AutoModelForCausalLM
 
     AttentionInterface.register(_PLANNED, _attend)
     dtype = torch.bfloat16 if cuda else torch.float32

@@ -22,6 +22,7 @@ from art.batch.batch_types import LossEntries, TokenTree
 from art.engine.constraints import Grammars, read_vocabulary
 from art.engine.limits import longest_fixed
 from art.errors import ConfigurationError, TokenMismatchError
+from art.process.imports import import_lock
 from art.training.attention.checks import adopt_tree_attention, choose_kernel
 from art.training.attention.pieces import BLOCK, TreePlan
 from art.training.attention.tree_plan import LONG, plan_attention
@@ -277,7 +278,8 @@ class ImageEmbeddings:
         return inputs_TD
 
     def _embed(self, file: bytes) -> torch.Tensor:
-        from PIL import Image
+        with import_lock:
+            from PIL import Image
 
         causal_lm = self._policy.causal_lm
         tower: Any = getattr(causal_lm, "model", None)
@@ -293,7 +295,8 @@ class ImageEmbeddings:
 
 def _processor(source: str) -> Any:
     """The model's own, which is left nothing but to rescale and normalize."""
-    from transformers import AutoImageProcessor
+    with import_lock:
+        from transformers import AutoImageProcessor
 
     return AutoImageProcessor.from_pretrained(
         source, backend="pil", trust_remote_code=False, do_resize=False, do_image_splitting=False

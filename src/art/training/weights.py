@@ -26,6 +26,7 @@ from transformers.utils import logging
 from art.engine.builtin.quantized import is_quantized, unpacked_weight
 from art.errors import CheckpointError, ConfigurationError
 from art.process.files import make_private_folder
+from art.process.imports import import_lock
 from art.training.checkpoint import check_same
 from art.training.lora import LoraAdapters
 from art.training.policy import Policy
@@ -211,7 +212,8 @@ class FullWeights:
 
 def _read(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Parameters of a saved model, read by transformers itself: its names on disk may differ."""
-    from transformers import AutoModelForCausalLM
+    with import_lock:
+        from transformers import AutoModelForCausalLM
 
     if not (folder / CONFIG_FILE).is_file():
         raise CheckpointError(f"{str(folder)!r} holds no model of all weights: it lacks {CONFIG_FILE!r}.")

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from art.errors import ARTError, ConfigurationError
 from art.process.environment import inherited_variables
+from art.process.imports import import_lock
 from art.process.resources import keep_freed_memory, listen, resume_collector
 from art.process.runtimes import user_cache
 from art.process.threads import cpu_threads
@@ -64,7 +65,8 @@ def _begin(config: TrainerConfig, thread: ThreadPoolExecutor) -> tuple[Future[Tr
         resume_collector()
         return trainer, None
     leave_out_bitsandbytes(config)
-    from art.training.lockstep import follow, meet
+    with import_lock:
+        from art.training.lockstep import follow, meet
 
     store, port = meet(config.host, gang)
     trainer = thread.submit(_join, config, gang, store)
@@ -77,7 +79,8 @@ def _begin(config: TrainerConfig, thread: ThreadPoolExecutor) -> tuple[Future[Tr
 
 def _join(config: TrainerConfig, gang: RankSpec, store: Store) -> Trainer:
     """The trainer of one rank. All ranks load at the same time: a sharded base is cut by all of them."""
-    from art.training.lockstep import join
+    with import_lock:
+        from art.training.lockstep import join
 
     ranks = join(store, gang, host=config.host, device=_placement(config)[0], when_lost=_end_with_group)
     trainer = _load(config, ranks)
@@ -109,11 +112,13 @@ def leave_out_bitsandbytes(config: TrainerConfig) -> None:
 
 def _placement(config: TrainerConfig) -> tuple[str, str]:
     """Returns device and dtype; of several ranks, each has a GPU of its own."""
-    from art.training.policy import choose_placement
+    with import_lock:
+        from art.training.policy import choose_placement
 
     device, dtype = choose_placement(config.device, config.dtype)
     if config.gang is not None and device == "cuda":
-        import torch
+        with import_lock:
+            import torch
 
         # On a node of a cluster each process sees its own GPU alone.
         device = f"cuda:{config.gang.local_rank if torch.cuda.device_count() > 1 else 0}"
@@ -122,12 +127,14 @@ def _placement(config: TrainerConfig) -> tuple[str, str]:
 
 def _load(config: TrainerConfig, ranks: RankGroup | None = None) -> Trainer:
     leave_out_bitsandbytes(config)
-    import torch
+    with import_lock:
+        import torch
 
-    from art.training.known_footprints import KnownFootprints
-    from art.training.lockstep import LeadingTrainer
-    from art.training.policy import load_policy
-    from art.training.trainer import Trainer
+    with import_lock:
+        from art.training.known_footprints import KnownFootprints
+        from art.training.lockstep import LeadingTrainer
+        from art.training.policy import load_policy
+        from art.training.trainer import Trainer
 
     device, dtype = _placement(config)
     policy = load_policy(
@@ -162,7 +169,8 @@ def _serve(
 ) -> None:
     import uvicorn
 
-    from art.training.trainer_app import make_app
+    with import_lock:
+        from art.training.trainer_app import make_app
 
     app = make_app(trainer, thread, config, rendezvous)
     served = uvicorn.Config(

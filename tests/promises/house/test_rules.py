@@ -16,6 +16,21 @@ SOURCE = ROOT / "src" / "art"
 ENVIRONMENT_READERS = (SOURCE / "server" / "settings.py", SOURCE / "process" / "environment.py")
 TORCH_ROOMS = (SOURCE / "training", SOURCE / "engine" / "builtin", SOURCE / "cluster")
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
+KNOTTED_LIBRARIES = {
+    "bitsandbytes",
+    "gguf",
+    "huggingface_hub",
+    "jinja2",
+    "llguidance",
+    "openai",
+    "peft",
+    "PIL",
+    "renderers",
+    "tokenizers",
+    "torch",
+    "transformers",
+}
+"""Their parts import each other, and functions of ours import several parts."""
 RIDDLES = re.compile(
     r"(What|Where|Who|Whoever|Whose|Which|How|Why|Whether|When|If|That|Those|It|Its|They|Nobody|Nothing|"
     r"Whatever|Everything|Something|None|As|Of|From|By|For|To|In|Inside|On|At|With|Without|Until|Behind|Between)\b"
@@ -67,6 +82,27 @@ def test_torch_stays_in_its_rooms() -> None:
         and not any(room in path.parents for room in TORCH_ROOMS)
     ]
     assert not strays, strays
+
+
+@pytest.mark.slow
+def test_what_threads_import_lazily_they_import_under_one_lock() -> None:
+    """`art/process/imports.py` says why."""
+    found = []
+    for path in FILES:
+        functions = [n for n in nodes(path) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        lazy = {
+            id(n): n for f in functions for n in ast.walk(f) if isinstance(n, ast.Import | ast.ImportFrom)
+        }
+        for node in nodes(path):
+            if isinstance(node, ast.With) and dotted(node.items[0].context_expr) == "import_lock":
+                for line in node.body:
+                    lazy.pop(id(line), None)
+        found += [
+            f"{path}:{node.lineno}: {ast.unparse(node)}"
+            for node in lazy.values()
+            if imported_roots([node]) & KNOTTED_LIBRARIES
+        ]
+    assert not found, found
 
 
 def test_nothing_can_execute_what_it_reads() -> None:

@@ -33,6 +33,7 @@ from art.engine.limits import longest_fixed
 from art.engine.protocol import Ranked
 from art.errors import ConfigurationError
 from art.process.environment import inherited_variables
+from art.process.imports import import_lock
 from art.process.threads import cpu_threads
 from art.wire.engine import BuiltinOptions
 from art.wire.records import Bits
@@ -145,7 +146,8 @@ def load_model(name: str, options: BuiltinOptions, bits: Bits = 16) -> CausalMod
 
 def _read_model(name: str, device: torch.device, dtype: torch.dtype, bits: Bits) -> Any:
     """The module of transformers, on its device."""
-    from transformers import AttentionInterface, AutoModelForCausalLM
+    with import_lock:
+        from transformers import AttentionInterface, AutoModelForCausalLM
 
     AttentionInterface.register(ATTENTION, rows_attention)
     check_weights_fit(name, device, dtype, bits)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from art.errors import require_extra
+from art.process.imports import import_lock
 from art.wire.records import Bits
 
 _PACKED = (torch.uint8, torch.int8)
@@ -34,7 +35,8 @@ def quantizing(bits: Bits, device: torch.device | str, dtype: torch.dtype) -> di
     require_extra("quantized", f"a base model in {bits} bits")
     # It warns of each product in 8 bits, and of a kernel for the shortcut that is not taken.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    from transformers import BitsAndBytesConfig
+    with import_lock:
+        from transformers import BitsAndBytesConfig
 
     if bits == 8:
         config = BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0)
@@ -71,7 +73,8 @@ def unpacked_weight(layer: Any) -> Tensor:
     if not is_quantized(layer):
         return weight.float()
     # PEFT's helper loses the scales of a layer in 8 bits on a CPU.
-    from bitsandbytes import functional
+    with import_lock:
+        from bitsandbytes import functional
 
     if weight.dtype == torch.uint8:
         return functional.dequantize_4bit(weight.data, weight.quant_state).float()

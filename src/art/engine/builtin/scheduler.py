@@ -25,6 +25,7 @@ from art.engine.constraints import Guide
 from art.engine.protocol import Delta, FinishReason, GenerateRequest, TopLogprobs
 from art.errors import ARTError, RequestError
 from art.process.fair_queue import FairQueue
+from art.process.imports import import_lock
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -97,7 +98,8 @@ class TokenizerLoader:
 
 class _FastTokenizer:
     def __init__(self, base_model: str) -> None:
-        from transformers import PreTrainedTokenizerFast
+        with import_lock:
+            from transformers import PreTrainedTokenizerFast
 
         try:
             self._fast = PreTrainedTokenizerFast.from_pretrained(

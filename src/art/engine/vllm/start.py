@@ -24,6 +24,7 @@ from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime
 from art.errors import ARTError, ConfigurationError, DeadlineError, WorkerDiedError
 from art.process.environment import variable
 from art.process.files import WorkerLog
+from art.process.imports import import_lock
 from art.wire.samples import SEEING
 
 
@@ -53,8 +54,9 @@ def model_file(base_model: str, name: str) -> Path:
         if not (folder / name).is_file():
             raise ConfigurationError(f"the model folder {base_model!r} has no {name}")
         return folder / name
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    with import_lock:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(hf_hub_download(base_model, name))
@@ -67,7 +69,8 @@ def end_of_text(base_model: str) -> int | None:
 
     Raises: ConfigurationError when the tokenizer's files cannot be had.
     """
-    from tokenizers import Tokenizer
+    with import_lock:
+        from tokenizers import Tokenizer
 
     config = json.loads(model_file(base_model, "tokenizer_config.json").read_text(encoding="utf-8"))
     token = config.get("eos_token")

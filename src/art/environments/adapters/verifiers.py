@@ -37,6 +37,7 @@ from art.environments.adapters.environment import (
     load_module,
 )
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
+from art.process.imports import import_lock
 from art.types import SHOW, Unscored, text_of_content
 
 if TYPE_CHECKING:
@@ -451,7 +452,8 @@ def _load(library: Any, full: str, name: str, arguments: Mapping[str, Any]) -> A
 @functools.cache
 def _client_class(library: Any) -> Callable[[Any, ModelRequests], Any]:
     """Returns verifiers' own client of chat completions, which notes what it asks."""
-    from openai import BadRequestError
+    with import_lock:
+        from openai import BadRequestError
 
     class RolloutClient(library.OpenAIChatCompletionsClient):  # type: ignore[misc]
         def __init__(self, client: Any, requests: ModelRequests) -> None:

@@ -16,6 +16,7 @@ from art.integrations.langgraph.graph_rollout import CURRENT_CONFIG as CURRENT_C
 from art.integrations.langgraph.graph_rollout import FileLogger
 from art.integrations.langgraph.graph_rollout import wrap_rollout as wrap_rollout
 from art.model import Model
+from art.process.imports import import_lock
 from art.trajectories import Trajectory
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def create_messages_from_logs(log_path: str, trajectory: Trajectory) -> Trajecto
     """Write the conversations of a log into the trajectory: the first is the main one, others are additional
     histories. Raises pydantic's ValidationError for a line that is no completion.
     """
-    from openai.types.chat import ChatCompletion
+    with import_lock:
+        from openai.types.chat import ChatCompletion
 
     heard = Trajectory()
     recorder = Recorder(heard)

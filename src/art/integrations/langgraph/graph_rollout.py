@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from art.client.rollout import current_rollout_scope, rollout
 from art.errors import ConfigurationError
 from art.process.files import make_private_folder, private_opener
+from art.process.imports import import_lock
 from art.trajectories import Trajectory
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
@@ -147,7 +148,8 @@ def convert_langgraph_messages(messages: Iterable[Any]) -> list[Any]:
 
 def as_choice(message: Any, index: int = 0) -> Choice:
     """A reply as a choice, with the identity of its sample if it tells any."""
-    from openai.types.chat.chat_completion import Choice
+    with import_lock:
+        from openai.types.chat.chat_completion import Choice
 
     known = getattr(message, "response_metadata", None) or {}
     identity = {name: known[name] for name in (SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD) if name in known}

@@ -26,6 +26,7 @@ from art.errors import (
     LlmTooLongError,
     LlmUnavailableError,
 )
+from art.process.imports import import_lock
 from art.rewards.llm.params import Params, pricing_of, usd_of
 from art.rewards.llm.request import Reply, Request, Usage
 from art.tracking.prices import TokenPricing
@@ -49,7 +50,8 @@ def as_art_error(error: openai.OpenAIError, name: str, *, key: str | None = None
 
     key: what no message may hold, though an endpoint repeats it: messages become logs and reasons.
     """
-    import openai
+    with import_lock:
+        import openai
 
     full = str(error).replace(key, "[the key]") if key else str(error)
     said = full[:SHOWN]
@@ -279,7 +281,8 @@ class EndpointLlm:
 
     async def complete(self, request: Request) -> Reply:
         """One attempt; asked again only in another form where the endpoint refuses one."""
-        import openai
+        with import_lock:
+            import openai
 
         from art.client.openai_client import ReplyTooLargeError
 

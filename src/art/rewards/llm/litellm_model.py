@@ -16,6 +16,7 @@ from art.errors import (
     LlmUnavailableError,
     require_extra,
 )
+from art.process.imports import import_lock
 from art.rewards.llm.endpoint import AnswerForm, as_art_error
 from art.rewards.llm.params import pricing_of, usd_of
 from art.rewards.llm.request import Reply, Request, Usage
@@ -49,7 +50,8 @@ class LitellmLlm:
 
     async def complete(self, request: Request) -> Reply:
         """One attempt."""
-        import openai
+        with import_lock:
+            import openai
 
         # It takes seconds to load: the other rollouts go on meanwhile.
         litellm: Any = sys.modules.get("litellm") or await asyncio.to_thread(import_module, "litellm")

@@ -17,6 +17,7 @@ from art.engine.protocol import Deadlines
 from art.engine.remote import RemoteEngine
 from art.engine.replicas.pool import EnginePool, ReplicaWaits
 from art.errors import ARTError, NotFoundError, WorkerDiedError
+from art.process.imports import import_lock
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog, Serving
 from art.server.postgres.database import Connection, PostgresDatabase, connect, known_errors
@@ -211,6 +212,7 @@ class ServedFollower:
 
 
 def _create_renderer(base_model: str) -> ChatRenderer:
-    from art.rendering.registry import create_chat_renderer  # slow, and in a thread
+    with import_lock:
+        from art.rendering.registry import create_chat_renderer  # slow, and in a thread
 
     return create_chat_renderer(local_folder(base_model), name=base_model)

@@ -22,6 +22,7 @@ from art.engine.registry import check_bits, engine_kind, engine_options, gpus_to
 from art.engine.replicas.pool import EnginePool, ReplicaWaits
 from art.engine.replicas.ring import Replica
 from art.errors import ARTError, ParityError, WorkerError, require_extra
+from art.process.imports import import_lock
 from art.process.worker import RunningWorker, WorkerSpec, module_command
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog
@@ -531,6 +532,7 @@ class ServerWorkers:
 
 
 def _renderer(base: BaseModel) -> ChatRenderer:
-    from art.rendering.registry import create_chat_renderer
+    with import_lock:
+        from art.rendering.registry import create_chat_renderer
 
     return create_chat_renderer(base.source, name=base.name)
