@@ -371,6 +371,10 @@ class DiskError(ARTError, OSError):
     status_code = 507
 
 
+class UnreadableFileError(ARTError, ValueError):
+    """A file that somebody else wrote is damaged, nests too deep, is far too large, or is no plain file."""
+
+
 class StorageError(ARTError):
     """Files could not be copied to or from a bucket or folder."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,35 @@ async def test_a_log_is_exported_and_imported(tmp_path: Path) -> None:
     assert rows_of(rows) == [{"messages": [asked, answer]}]
     done = run_art("export-logs", "games/agent", "--split", "train", "--to", calls, "--data-dir", tmp_path)
     assert done.exit_code == 2 and "val 2" in done.stderr
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+HOSTILE = {
+    "array.json": f"[{DEEP}]".encode(),
+    "object.json": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "line.jsonl": b'{"a": 1}\n' + DEEP.encode() + b"\n",
+    "no.jsonl.gz": b"{}",
+    "cut.jsonl.gz": gzip.compress(b'{"a": 1}\n' * 1000)[:-12],
+    "changed.jsonl.gz": gzip.compress(json.dumps(list(range(9999))).encode())[:-900] + b"x" * 900,
+    "bomb.jsonl.gz": gzip.compress(b" " * (80 << 20), 9),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_no_log_holds_is_left_out_by_name(tmp_path: Path, name: str) -> None:
+    """Beside it a good log, of which everything is read."""
+    hostile, good = tmp_path / name, write_calls(tmp_path / "calls.jsonl")
+    hostile.write_bytes(HOSTILE[name])
+    done = run_art("import", good, hostile, "--output", tmp_path / "rows.jsonl", "--format", "openpipe")
+    assert done.exit_code == 1 and done.exception.__class__ is SystemExit, done.output
+    assert "left out" in done.stderr and str(hostile) in done.stderr
+    assert len(rows_of(tmp_path / "rows.jsonl")) == 2
+
+
+def test_a_text_that_is_deep_json_is_a_text(tmp_path: Path) -> None:
+    deep = {"request": {"messages": DEEP}, "response": {"choices": []}}
+    log = write_calls(tmp_path / "calls.jsonl", json.dumps(deep))
+    done = run_art("import", log, "--output", tmp_path / "rows.jsonl", "--format", "openpipe")
+    assert done.exit_code == 0, done.output
+    assert len(rows_of(tmp_path / "rows.jsonl")) == 2

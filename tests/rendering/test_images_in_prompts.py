@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from io import BytesIO
 from pathlib import Path
 
@@ -81,14 +82,22 @@ def test_every_picture_gets_the_towers_size(size: tuple[int, int]) -> None:
     assert images.fitted(fitted) == fitted, "and so its name stays"
 
 
-def huge() -> bytes:
-    """A small file that claims to be 60,000 pixels wide and high."""
+def claiming(width: int, height: int) -> bytes:
+    """A small file that claims to have so many pixels."""
     file = bytearray(picture(1))
-    file[16:24] = (60_000).to_bytes(4, "big") * 2
+    file[16:24] = width.to_bytes(4, "big") + height.to_bytes(4, "big")
+    file[29:33] = zlib.crc32(file[12:29]).to_bytes(4, "big")
     return bytes(file)
 
 
-@pytest.mark.parametrize("file", [b"", b"GIF89a", picture(1)[:200], huge(), Path(__file__).read_bytes()])
+@pytest.mark.parametrize("size", [(60_000, 60_000), (67_108_864, 1), (1, 20_000), (8_191, 8_191)])
+def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(size: tuple[int, int]) -> None:
+    images = ImageFormat(placeholder=9, side=SIDE, tokens=TOKENS, before=(), after=())
+    with pytest.raises(RequestError, match="pixels"):
+        images.fitted(claiming(*size))
+
+
+@pytest.mark.parametrize("file", [b"", b"GIF89a", picture(1)[:200], Path(__file__).read_bytes()])
 def test_what_is_no_picture_is_refused(file: bytes) -> None:
     images = ImageFormat(placeholder=9, side=SIDE, tokens=TOKENS, before=(), after=())
     with pytest.raises(RequestError, match="an image cannot be read") as refused:

@@ -12,7 +12,7 @@ from made_groups import any_groups, exact, full_group, reply
 from pydantic import BaseModel
 
 import art
-from art.errors import TrajectoryLogError
+from art.errors import DiskError, TrajectoryLogError
 from art.tracking import trajectory_log
 from art.tracking.trajectory_lines import (
     append_lines,
@@ -250,3 +250,21 @@ def test_a_log_that_is_streamed_is_read_once_and_stays_what_it_was(tmp_path):
     next(streamed)
     write_trajectory_groups_parquet([], log.path("train", 0))
     assert len(list(streamed)) == len(groups) - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("small_disk", ["1m"], indirect=True)
+def test_a_full_disk_is_named_and_what_was_logged_stays(small_disk):
+    log = small_disk / "0001.parquet"
+    logged = full_group()
+    append_groups(log, [logged])
+    with (small_disk / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
+        while True:
+            filler.write(b"x" * 4096)
+    large = full_group()
+    large.metadata["noise"] = secrets.token_hex(100_000)
+    with pytest.raises(DiskError, match="cannot be logged: the disk is full"):
+        append_groups(log, [large])
+    (small_disk / "filler").unlink()
+    assert read_trajectory_groups_parquet(log) == [logged]
+    assert [path.name for path in small_disk.iterdir() if path.suffix == ".part"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 import zlib
 from collections.abc import Callable
@@ -217,3 +218,27 @@ def test_an_export_keeps_every_page_and_every_link_leads_to_a_file(tmp_path: Pat
 def test_no_address_names_a_file_outside(address: str) -> None:
     parts = Path(file_name(address)).parts
     assert ".." not in parts and not Path(file_name(address)).is_absolute() and max(map(len, parts)) < 200
+
+
+@pytest.mark.skipif(os.name != "posix", reason="it makes a pipe")
+@pytest.mark.parametrize("damage", ["brackets", "pipe", "folder", "number"])
+def test_a_run_that_cannot_be_read_is_a_row_that_says_so(
+    tmp_path: Path, read: Callable[[str], str], damage: str
+) -> None:
+    made_run(tmp_path)
+    bad = tmp_path / "games" / "models" / "broken"
+    bad.mkdir()
+    history = bad / "history.jsonl"
+    if damage == "brackets":
+        history.write_text('{"step": 1, "train/reward": 0.25}\n' + "[" * 100_000 + "\n")
+    elif damage == "pipe":
+        os.mkfifo(history)
+    elif damage == "folder":
+        history.mkdir()
+    else:
+        history.write_text('{"step": 1, "train/reward": 1' + "0" * 400 + "}\n")
+    listed = read("/")
+    assert "games/player" in listed and "games/broken" in listed
+    assert "history.jsonl cannot be read" in listed
+    assert "history.jsonl cannot be read" in read("/runs/-/games/broken")
+    assert "unreadable" not in read("/runs/-/games/player")

@@ -8,17 +8,28 @@ the reason.
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple, cast
 
 from art.client.sft_rows import ROLES
+from art.errors import UnreadableFileError
+from art.process.foreign_files import (
+    MOST_BYTES,
+    check_depth,
+    open_foreign,
+    parse_json,
+    read_lines,
+    too_deep,
+    too_long,
+)
 
 Message = dict[str, Any]
 """An OpenAI chat message."""
@@ -72,6 +83,7 @@ Found = LoggedCall | LoggedScore | LeftOut
 
 FAILED, NO_CALL, NO_TEXTS = "failed request", "not a model call", "texts were not recorded"
 OTHER_API, BROKEN_LINE, UNREADABLE = "not a chat completion", "broken line", "unreadable record"
+BROKEN_FILE = "broken file"
 UNKNOWN = "unknown format"
 
 
@@ -108,7 +120,7 @@ def usable(where: str, found: Iterator[Found]) -> Iterator[Found]:
         yield from found
     except NotUsable as reason:
         yield LeftOut(where, reason.reason, reason.detail, reason.broken)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         detail = f"its values are of other kinds than the format has ({error})"
         yield LeftOut(where, UNREADABLE, detail, broken=True)
 
@@ -118,16 +130,16 @@ def read_documents(path: Path) -> Iterator[tuple[str, Any]]:
 
     A piece is a line of JSON Lines, an item of an array, or an object that fills the file; `.gz` is unpacked.
     """
-    with _open(path) as file:
-        begins = _first_byte(file)
-    if begins == b"[" or (begins == b"{" and not _has_lines(path)):
-        yield from _values(path, in_array=begins == b"[")
-    else:
-        yield from _lines(path)
-
-
-def _open(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+    try:
+        with open_foreign(path) as file:
+            begins = _first_byte(file)
+        if begins == b"[" or (begins == b"{" and not _has_lines(path)):
+            yield from _values(path, in_array=begins == b"[")
+        else:
+            yield from _lines(path)
+    except UnreadableFileError as error:
+        detail = f"{error}; the rest of the file is left out"
+        yield str(path), LeftOut(str(path), BROKEN_FILE, detail, broken=True)
 
 
 def _first_byte(file: IO[bytes]) -> bytes:
@@ -139,33 +151,33 @@ def _first_byte(file: IO[bytes]) -> bytes:
 
 def _has_lines(path: Path) -> bool:
     """Returns whether one of the first lines is an object by itself: the others may be broken."""
-    with _open(path) as file:
-        for _, line in zip(range(_LINES_TRIED), file, strict=False):
-            try:
-                if isinstance(json.loads(line.decode("utf-8-sig")), dict):
+    with open_foreign(path) as file:
+        for _, line in islice(read_lines(file), _LINES_TRIED):
+            with suppress(ValueError):
+                if line is not None and isinstance(parse_json(line.decode("utf-8-sig")), dict):
                     return True
-            except (ValueError, RecursionError):
-                continue
     return False
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
-    with _open(path) as file:
-        for number, line in enumerate(file, 1):
+    with open_foreign(path) as file:
+        for number, line in read_lines(file):
             where = f"{path}, line {number}"
-            if not line.strip():
-                continue
             try:
-                yield where, json.loads(line.decode("utf-8-sig"))
-            except (ValueError, RecursionError) as error:
-                yield where, _broken(where, error, "correct or delete the line")
+                if line is None:
+                    raise too_long()
+                value = parse_json(line.decode("utf-8-sig")) if line.strip() else None
+            except ValueError as error:
+                value = _broken(where, error, "correct or delete the line")
+            if line is None or line.strip():
+                yield where, value
 
 
 def _values(path: Path, *, in_array: bool) -> Iterator[tuple[str, Any]]:
     """Yields the items of an array, or the values that follow one another."""
     decoder, text, line, ended = json.JSONDecoder(), "", 1, False
     skipped = " \t\r\n," if in_array else " \t\r\n"
-    with _open(path) as binary, _decoded(binary) as file:
+    with open_foreign(path) as binary, _decoded(binary) as file:
         inside = not in_array
         while True:
             kept = text.lstrip(skipped)
@@ -178,6 +190,11 @@ def _values(path: Path, *, in_array: bool) -> Iterator[tuple[str, Any]]:
                 return
             try:
                 value, end = decoder.raw_decode(text) if text else (None, 0)
+                check_depth(value)
+            except RecursionError:
+                raise too_deep() from None
+            except UnreadableFileError as error:
+                value = _broken(where, error, "correct or delete it")
             except ValueError as error:
                 end = 0
                 if ended:
@@ -191,9 +208,11 @@ def _values(path: Path, *, in_array: bool) -> Iterator[tuple[str, Any]]:
                 continue
             if ended:
                 return
+            if len(text) > MOST_BYTES:
+                raise too_long()
             try:
                 piece = file.read(max(_CHUNK, len(text)))
-            except ValueError as error:
+            except UnicodeDecodeError as error:
                 yield where, _broken(where, error, "the rest of the file is left out: store it as UTF-8")
                 return
             text, ended = text + piece, not piece
@@ -216,7 +235,7 @@ def parsed(value: Any) -> Any:
     """Returns the value of a text that is JSON of an object or a list; anything else as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(value)
+            return parse_json(value)
         except ValueError:
             return value
     return value

@@ -284,7 +284,9 @@ class Worker:
         line = json.dumps({**self.spec.config, "key": self.key}) + "\n"
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
-        stdin.write(line.encode())
+        # It may have died already: its end is told below. (uvloop raises RuntimeError for a closed pipe.)
+        with contextlib.suppress(OSError, RuntimeError):
+            stdin.write(line.encode())
         try:
             async with asyncio.timeout(self.spec.start_deadline):
                 ready = await self._ready_line(stdout)

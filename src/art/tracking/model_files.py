@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, UnreadableFileError
 from art.process.files import PRIVATE, make_private_folder, write_whole
+from art.process.foreign_files import open_foreign, parse_json, read_lines, too_long
 from art.tracking.folders import ModelPaths, lock_folder
 from art.wire.nested import deep_merge, without_keys
 
@@ -72,7 +73,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file, or None when there is no file."""
     if not path.exists():
         return None
-    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    with open_foreign(path) as file:
+        value: dict[str, Any] = parse_json(file.read().decode("utf-8"))
     return value
 
 
@@ -110,15 +112,22 @@ def delete_logs(folder: Path) -> None:
 
 
 def read_history(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete rows, in order; none when there is no file."""
+    """The complete rows, in order; none when there is no file.
+
+    Raises UnreadableFileError for what no log writes: no plain file, a line that is too long or too deep.
+    """
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
-        for line in file:
+    with open_foreign(path) as file:
+        for number, line in read_lines(file):
             try:
-                row = json.loads(line)
+                if line is None:
+                    raise too_long()
+                row = parse_json(line.decode("utf-8"))
             except json.JSONDecodeError:
                 continue  # torn by a kill
+            except UnreadableFileError as error:
+                raise UnreadableFileError(f"{path}, line {number}: {error}") from error
             if isinstance(row, dict):
                 yield row
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from art.errors import ConfigurationError, TrajectoryLogError, extra_needed
+from art.process.foreign_files import open_foreign
 from art.tracking.folders import ModelPaths, lock_folder
 from art.wire.records import first_flaw
 from art.wire.rollout_record import RolloutRecord, fold_lines
@@ -54,7 +55,7 @@ def read_rollouts(model_folder: Path, step: int) -> list[RolloutRecord]:
     """
     path = ModelPaths(model_folder).rollouts(step)
     try:
-        with path.open("rb") as lines:
+        with open_foreign(path) as lines:
             return fold_lines(lines)
     except FileNotFoundError:
         return []

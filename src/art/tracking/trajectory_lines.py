@@ -19,7 +19,6 @@ killed process left unfinished has no newline; it is no group, and the next writ
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -30,6 +29,7 @@ from typing import Any
 
 from art.errors import TrajectoryLogError
 from art.process.files import PRIVATE
+from art.process.foreign_files import parse_json, read_foreign
 from art.tracking.folders import lock_folder
 from art.tracking.trajectory_rows import all_fields, as_item, build_record, from_text, revive_fields, to_text
 from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup
@@ -200,9 +200,9 @@ def read_lines(
 
     own_lines_only: leave out foreign lines and those of `after`, which the Parquet file beside it has.
 
-    Raises: TrajectoryLogError that names the line which is no group, OSError.
+    Raises: TrajectoryLogError that names the line which is no group, OSError, UnreadableFileError.
     """
-    data = path.read_bytes()
+    data = read_foreign(path)
     whole = _complete_lines_size(data)
     start = after.size if own_lines_only and after is not None and _begins_with(data, after) else 0
     groups = []
@@ -250,7 +250,7 @@ def _complete_lines_size(data: bytes) -> int:
 
 def _is_json(line: bytes) -> bool:
     try:
-        json.loads(line)
+        parse_json(line)
     except ValueError:
         return False
     return True

@@ -25,8 +25,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from art.errors import TrajectoryLogError, install_command, require_extra
-from art.process.files import private_opener
+from art.errors import TrajectoryLogError, UnreadableFileError, install_command, require_extra
+from art.process.files import disk_error, private_opener
+from art.process.foreign_files import read_foreign
 from art.tracking.folders import lock_folder
 from art.tracking.trajectory_lines import TakenLines, append_lines, read_lines
 from art.tracking.trajectory_rows import (
@@ -167,7 +168,7 @@ def read_stored(
 
     try:
         # The bytes, not the path: a path's `*` and `split=` would mean something to polars.
-        data = path.read_bytes() if data is None else data
+        data = read_foreign(path) if data is None else data
         there = polars.read_parquet_schema(BytesIO(data))
         wanted = [name for name in there if columns is None or name in columns]
         rows = polars.scan_parquet(BytesIO(data), hive_partitioning=False).select(wanted)
@@ -177,7 +178,7 @@ def read_stored(
         # Other writers leave a struct's field out, or have another width of numbers.
         frame = frame.cast({name: kind for name, kind in trajectory_schema().items() if name in wanted})
         metadata = polars.read_parquet_metadata(BytesIO(data))
-    except (OSError, polars.exceptions.PolarsError) as error:
+    except (OSError, UnreadableFileError, polars.exceptions.PolarsError) as error:
         raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
     if missing := [name for name in ("group_index", "reward", "messages") if name not in there]:
         raise TrajectoryLogError(
@@ -201,7 +202,7 @@ def _write(stored: StoredLog, file: IO[bytes]) -> None:
 
 
 def _replace(path: Path, stored: StoredLog, check: Callable[[Path], None] | None = None) -> None:
-    """Write beside and move into place. Call it under the folder's lock."""
+    """Write beside and move into place. Call it under the folder's lock. Raises DiskError."""
     prefix = f".{path.name}."
     for torn in path.parent.glob(
         f"{escape(prefix)}*.part"
@@ -209,13 +210,20 @@ def _replace(path: Path, stored: StoredLog, check: Callable[[Path], None] | None
         torn.unlink(missing_ok=True)
     fresh = path.parent / f"{prefix}{secrets.token_hex(4)}.part"
     try:
+        # Not to the file itself: polars makes an error of its own of what the disk says.
+        content = BytesIO()
+        _write(stored, content)
         with open(fresh, "xb", opener=private_opener) as file:
-            _write(stored, file)
+            file.write(content.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         if check is not None:
             check(fresh)
         fresh.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise disk_error(error, path, "the trajectories cannot be logged") from error
     except BaseException:
         with suppress(OSError):  # the first error is the one to tell
             fresh.unlink(missing_ok=True)
@@ -228,7 +236,7 @@ _log = logging.getLogger(__name__)
 def log_groups(split_folder: Path, step: int, groups: Iterable[TrajectoryGroup]) -> None:
     """Add groups to the file of a step, in a split's folder: `0003.parquet`, or `0003.jsonl` without polars.
 
-    Raises: TrajectoryLogError when the Parquet file cannot be read, OSError, DeadlineError.
+    Raises: TrajectoryLogError when the Parquet file cannot be read, DiskError, OSError, DeadlineError.
     """
     if has_polars():
         append_groups(split_folder / f"{step:04d}.parquet", groups)
@@ -322,8 +330,8 @@ def _group_indexes(path: Path) -> tuple[bytes, list[int], list[TrajectoryRow]]:
     if not path.exists():
         return b"", [], []
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_foreign(path)
+    except (OSError, UnreadableFileError) as error:
         raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
     stored = read_stored(path, ("group_index",), data=data)
     of_rows = stored.frame["group_index"].drop_nulls().unique().to_list()

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from art.process.foreign_files import parse_json
 from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup
 from art.types import Unscored, is_choice, revive_choices, sample_id
 
@@ -56,7 +57,7 @@ def to_text(value: Any) -> str:
 
 def from_text(text: str) -> Any:
     """The value of a JSON text."""
-    return json.loads(text)
+    return parse_json(text)
 
 
 def _plain_value(value: Any) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from art.process.foreign_files import parse_json
 from art.trajectories import History, Trajectory, TrajectoryGroup
 from art.types import Unscored, get_messages, is_choice, sample_id, text_of_content
 from art.ui.run_files import RunFiles
@@ -134,7 +135,7 @@ def _calls(message: dict[str, Any], names: dict[str, str]) -> Iterator[ShownCall
 def _pretty(arguments: object) -> str:
     """The arguments of a call, one on each line where they are JSON; as they are where not."""
     try:
-        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+        value = parse_json(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
         return str(arguments)
     if not isinstance(value, dict):

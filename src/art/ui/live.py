@@ -10,7 +10,6 @@ seen under a server and beside it, and after its death what it left unfinished:
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from art.process.foreign_files import parse_json, read_foreign
 from art.process.running_server import CLUSTER_FILE
 from art.ui.access import Viewer
 from art.ui.conversation import visible
@@ -102,7 +102,7 @@ def live_state(runs: Sequence[RunFiles], *, one: bool, now: float) -> LiveState:
 def _cluster(path: Path, now: float) -> tuple[list[LiveRow], list[LiveRow]]:
     """The nodes and the workers on them, as the server wrote them last; none where it wrote no such file."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        found = json.loads(path.read_bytes())
+        found = parse_json(read_foreign(path))
         age = max(0.0, now - float(found["written_at"]))
         on_node = Counter(str(worker["node"]) for worker in found["workers"])
         nodes = [
@@ -162,7 +162,7 @@ def _jobs(runs: Sequence[RunFiles], now: float) -> list[LiveRow]:
 
 def _progress(body: str | None) -> tuple[int, int]:
     with suppress(ValueError, TypeError, AttributeError):
-        event = json.loads(body or "{}")
+        event = parse_json(body or "{}")
         return int(event.get("done") or 0), int(event.get("total") or 0)
     return 0, 0
 
@@ -212,6 +212,6 @@ def _model(viewer: Viewer, project: str | None, model: str) -> str:
 
 def _scope(scope: bytes) -> tuple[str | None, str]:
     with suppress(ValueError, TypeError, KeyError):
-        found = json.loads(scope)
+        found = parse_json(scope)
         return str(found["project"]), str(found["name"])
     return None, "?"

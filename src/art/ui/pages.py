@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
@@ -39,10 +40,12 @@ from art.ui.curves import (
 from art.ui.index import ListQuery
 from art.ui.lineage import lineage_of
 from art.ui.rollout_rows import ListedRollout
-from art.ui.run_files import RunFiles, life_sign
+from art.ui.run_files import LifeSign, RunFiles, life_sign
 from art.ui.run_reader import RunReader
 from art.ui.tokens import SIGNALS, samples_of_rollout, show_samples
 from art.wire.rollout_record import RolloutRecord
+
+_log = logging.getLogger(__name__)
 
 USED = (
     ("data/step_trainer_tokens", "Trained tokens", ""),
@@ -69,12 +72,37 @@ def runs_page(reader: RunReader, runs: Sequence[RunFiles]) -> dict[str, Any]:
     return {"runs": sorted((_run_row(run) for run in runs), key=lambda row: -row["changed"])}
 
 
+def shown_life(run: RunFiles) -> LifeSign:
+    """Returns the state of a run, or why it cannot be read."""
+    problem = run.history.problem
+    return life_sign(run) if problem is None else LifeSign("unreadable", problem)
+
+
 def _run_row(run: RunFiles) -> dict[str, Any]:
+    try:
+        return _read_run_row(run)
+    except Exception as error:  # noqa: BLE001  whatever is wrong with one run, the others are listed
+        problem = f"it cannot be read: {type(error).__name__}: {error}"
+        _log.warning("run %s: %s", run.key, problem)
+    return {
+        "run": run,
+        "life": LifeSign("unreadable", problem),
+        "base_model": "",
+        "step": None,
+        "reward": None,
+        "best": None,
+        "line": "",
+        "changed": 0.0,
+        "age": None,
+    }
+
+
+def _read_run_row(run: RunFiles) -> dict[str, Any]:
     rewards = run.history.column("train/reward")
     known = [value for value in rewards if value is not None]
     return {
         "run": run,
-        "life": life_sign(run),
+        "life": shown_life(run),
         "base_model": visible(run.base_model() or ""),
         "step": max(run.history.steps, default=None),
         "reward": known[-1] if known else None,
@@ -99,7 +127,7 @@ def run_page(reader: RunReader, run: RunFiles) -> dict[str, Any]:
     shown = sorted({*steps, *splits.get("train", ())}, reverse=True)
     rows = [_step_row(step, steps.get(step, {}), sums.get("train", {}).get(step, ())) for step in shown]
     return {
-        "life": life_sign(run),
+        "life": shown_life(run),
         "findings": _findings(reader, run),
         "base_model": visible(run.base_model() or ""),
         "splits": splits,

@@ -5,12 +5,12 @@ Each of the two may be missing: older runs have no record, a program that logs n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from art.errors import ARTError
+from art.process.foreign_files import parse_json
 from art.tracking.step_record import read_rollouts
 from art.tracking.trajectory_log import has_polars, lines_of_step, read_stored
 from art.trajectories import TrajectoryGroup
@@ -156,5 +156,5 @@ def _scenario(facts: dict[str, Any]) -> str | None:
 
 
 def _object(text: str | None) -> dict[str, Any]:
-    value = json.loads(text) if text else {}
+    value = parse_json(text) if text else {}
     return value if isinstance(value, dict) else {}

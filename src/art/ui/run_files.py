@@ -11,7 +11,6 @@ is written, and no name of an address becomes a path: runs are looked up among t
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from art.process.foreign_files import open_foreign, parse_json
 from art.process.running_server import is_in_use
 from art.tracking.folders import ModelPaths, model_folders
 from art.tracking.model_files import read_history, read_json
@@ -133,7 +133,8 @@ class RunFiles:
         """Returns what the server keeps of the model; nothing where it was not registered."""
         read = _read_object(self.files.path / "registration.json")
         with suppress(OSError, ValueError):
-            read["origin"] = read.get("origin") or (self.files.path / ".origin").read_text(encoding="utf-8")
+            with open_foreign(self.files.path / ".origin") as file:
+                read["origin"] = read.get("origin") or file.read().decode("utf-8")
         if not str(read.get("origin") or "").startswith(self.viewer.prefix):
             read.pop("origin", None)  # another's, of whom a tenant knows nothing
         found: dict[str, Any] = self.viewer.in_own_names(read)
@@ -150,7 +151,7 @@ class RunFiles:
         inside = f"{self.viewer.prefix}{self.project}"
         for step, kind, text in self.read_stored("jobs", query, (inside, self.name)):
             with suppress(ValueError):
-                settings = json.loads(text or "")
+                settings = parse_json(text or "")
                 return {"step": step, "kind": kind, **settings} if isinstance(settings, dict) else {}
         return {}
 
@@ -179,17 +180,22 @@ class HistoryTable:
     """The numbers of each step. Rows of one step, of several splits, are one."""
 
     steps: dict[int, dict[str, float]] = field(default_factory=dict)
+    problem: str | None = None
+    """Why its file cannot be read to the end; what was read before the damage is shown."""
 
     @classmethod
     def read(cls, path: Path) -> HistoryTable:
         steps: dict[int, dict[str, float]] = {}
-        with suppress(OSError, ValueError):  # what was read before the damage is shown
+        problem = None
+        try:
             for row in read_history(path):
                 step = row.get("step")
                 if isinstance(step, int) and not isinstance(step, bool):
                     numbers = {name: float(value) for name, value in row.items() if _is_number(value)}
                     steps.setdefault(step, {}).update(numbers)
-        return cls(dict(sorted(steps.items())))
+        except (OSError, ValueError, OverflowError) as error:
+            problem = f"{path.name} cannot be read: {str(error).removeprefix(f'{path}, ')}"
+        return cls(dict(sorted(steps.items())), problem)
 
     def column(self, name: str) -> list[float | None]:
         """Returns one number for each step, None where the step has none."""
@@ -219,7 +225,9 @@ class CheckpointFacts:
 
 @dataclass(frozen=True)
 class LifeSign:
-    """The state of a run, `alive`, `dead` (it ended in the middle) or `finished`, and its evidence."""
+    """The state of a run, `alive`, `dead` (it ended in the middle), `finished` or `unreadable`, and its
+    evidence.
+    """
 
     state: str
     words: str

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ARTError
+from art.process.foreign_files import parse_json, read_foreign
 from art.tracking.step_record import read_tokens
 from art.ui.conversation import visible
 from art.ui.run_files import RunFiles
@@ -211,7 +212,7 @@ class TokenPieces:
 def read_vocabulary(path: Path, changed: int) -> TokenPieces:
     """Returns the vocabulary of a `tokenizer.json`; an empty one where it cannot be read."""
     with suppress(OSError, ValueError, AttributeError, TypeError, KeyError):
-        stored = json.loads(path.read_bytes())
+        stored = parse_json(read_foreign(path))
         vocabulary = stored["model"]["vocab"]
         items = enumerate(one[0] for one in vocabulary) if isinstance(vocabulary, list) else (
             (number, word) for word, number in vocabulary.items()

@@ -1,0 +1,42 @@
+"""A worker that dies before it was told anything is an error of its name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+import uvloop
+from art.errors import WorkerDiedError
+from art.process.files import WorkerLog
+from art.process.worker import Worker, WorkerSpec
+
+async def main():
+    spec = WorkerSpec(name="trainer", command=("true",), config={}, log_path=Path(sys.argv[1]))
+    pipes = {name: asyncio.subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    process = await asyncio.create_subprocess_exec(*spec.command, **pipes)
+    await process.wait()
+    try:
+        await Worker(spec, process, WorkerLog(spec.log_path), "key")._handshake()
+    except WorkerDiedError as error:
+        print(error)
+
+uvloop.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_killed_before_the_handshake_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("uvloop")
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, program, tmp_path / "log"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "worker 'trainer'" in done.stdout and str(tmp_path / "log") in done.stdout
