@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from homes import Home
 from made_samples import sample
-from private_postgres import PASSWORD, PrivatePostgres, programs, running_postgres
+from private_postgres import PASSWORD, PrivatePostgres
 
 from art.errors import ARTError, ConfigurationError
 from art.server.ledger.face import LedgerError
@@ -25,15 +25,6 @@ from art.server.postgres.samples import DAY_SECONDS, PostgresLedger, partition_o
 from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def durable() -> Iterator[PrivatePostgres]:
-    """A Postgres that waits for the disk, for those who kill it."""
-    if programs() is None:
-        pytest.skip("no Postgres on this machine: sh tests/install_programs.sh")
-    with running_postgres(durable=True) as server:
-        yield server
 
 
 @pytest.fixture

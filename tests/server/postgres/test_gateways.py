@@ -57,6 +57,7 @@ async def test_who_lost_the_lock_commits_nothing_and_the_next_goes_on_with_the_j
     before = await PostgresJobStore.open(database, epoch=old.epoch)
     assert await before.submit("p", "n", request("job"))
     await before.progress("job", "training", done=1, total=3)
+    old._watching.cancel()  # else it might have the lock again before the other asks
     shared.sql(END_SESSION)
     other = await shared.database()
     new = await ControllerLock.acquire(other, on_wait=lambda holder: None)
@@ -82,6 +83,40 @@ async def test_who_lost_the_lock_commits_nothing_and_the_next_goes_on_with_the_j
         await lock.release()
 
 
+async def test_a_controller_whose_database_was_away_is_the_controller_again(
+    durable: PrivatePostgres, tmp_path: Path
+) -> None:
+    shared = Home(tmp_path, durable.create_database(), durable)
+    database = await shared.database()
+    lock = await ControllerLock.acquire(database, on_wait=lambda holder: None)
+    jobs = await PostgresJobStore.open(database, epoch=lock.epoch)
+    assert await jobs.submit("p", "n", request("job"))
+    for away in ("a killed database", "an ended session"):
+        if away == "a killed database":
+            await asyncio.to_thread(durable.kill)
+            asking = asyncio.create_task(lock.require())
+            await asyncio.sleep(3.0)
+            assert not asking.done() and not lock.lost.is_set()
+            await asyncio.to_thread(durable.start)
+        else:
+            shared.sql(END_SESSION)
+            asking = asyncio.create_task(lock.require())
+        async with asyncio.timeout(DEADLINE_S):
+            await asking
+        await jobs.progress("job", "training", done=1, total=3)
+        assert not lock.lost.is_set()
+        holders: list[str] = []
+        waiting = asyncio.create_task(ControllerLock.acquire(await shared.database(), on_wait=holders.append))
+        async with asyncio.timeout(DEADLINE_S):
+            while not holders:  # noqa: ASYNC110 - it is told by a call
+                await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    await jobs.close()
+    await lock.release()
+    await shared.close()
+
+
 async def test_the_next_controller_waits_for_a_commit_that_is_under_way(shared: Home) -> None:
     """Its number is given only after the last commit of the one before: nothing comes later."""
     database = await shared.database()
@@ -95,6 +130,7 @@ async def test_the_next_controller_waits_for_a_commit_that_is_under_way(shared: 
 
     committing = asyncio.create_task(before._write(slow))
     await entered.wait()
+    old._watching.cancel()
     shared.sql(END_SESSION)
     taking = asyncio.create_task(ControllerLock.acquire(await shared.database(), on_wait=lambda holder: None))
     await asyncio.sleep(1.5)

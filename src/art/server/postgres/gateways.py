@@ -3,12 +3,16 @@
 It holds an advisory lock of Postgres by a connection of its own. When its process dies, Postgres ends the
 session and the next server that waits has the lock. Each holder has a number, its *epoch*, one above the
 last; every commit of a job reads it. A controller that lost its lock without noticing (its session was ended,
-the network was cut) thus commits nothing any more, and ends itself as soon as it notices.
+the network was cut) thus commits nothing any more.
 
-    lock lost by       noticed by the next server           noticed by the holder
-    death              at once: the kernel ends the session
-    a dead machine     within 12 s: keepalives of TCP
-    a cut network      within 12 s                          within 6 s: it asks every 2 s
+A holder whose session ended takes the lock again: it goes on, with its epoch, unless another server has been
+the controller since. So an outage of the database is a wait, as it is for a commit.
+
+    session ended by       the next server has the lock         the holder
+    its death              at once: the kernel ends the session
+    a dead machine         within 12 s: keepalives of TCP
+    a cut network          within 12 s                          ends after 30 s, or when it hears of the next
+    the database's end     as soon as either asks first         goes on if the database is back within 30 s
 """
 
 from __future__ import annotations
@@ -62,8 +66,12 @@ class LostControlError(ARTError):
 class ControllerLock:
     """The lock while it is held. `acquire` it."""
 
-    def __init__(self, connection: Connection, epoch: int, address: DatabaseAddress) -> None:
+    def __init__(
+        self, connection: Connection, epoch: int, address: DatabaseAddress, *, patience: float
+    ) -> None:
+        """patience: seconds in which the database may be away."""
         self.epoch, self._connection, self._address = epoch, connection, address
+        self._patience = patience
         self._asking = asyncio.Lock()
         self.lost = asyncio.Event()
         """Set once the lock is not known to be held any more."""
@@ -86,7 +94,7 @@ class ControllerLock:
                         on_wait(str(await connection.fetchval("SELECT holder FROM controller")))
                     await asyncio.sleep(_TRY_SECONDS)
                 epoch = await _next_epoch(connection)
-                return cls(connection, epoch, database.address)
+                return cls(connection, epoch, database.address, patience=database.patience)
             except known_errors() as error:
                 connection.terminate()
                 if not is_broken(error):
@@ -105,15 +113,16 @@ class ControllerLock:
             await self._connection.close(timeout=_ANSWER_SECONDS)
 
     async def require(self) -> None:
-        """Returns while this server is the controller: asked before a step is committed.
+        """Returns while this server is the controller: asked before a step is committed. Waits for a database
+        that is away, so long as `patience` says.
 
         Raises: LostControlError.
         """
         if self.lost.is_set() or not await self._is_held():
             self.lost.set()
             raise LostControlError(
-                f"another server took over from this one (epoch {self.epoch} of {self._address.shown}): what "
-                "was under way here is done there"
+                f"another server took over from this one (epoch {self.epoch} of {self._address.shown}), or "
+                f"the database was away for {self._patience:g} s: the next controller does what was under way"
             )
 
     async def _watch(self) -> None:
@@ -126,11 +135,41 @@ class ControllerLock:
 
     async def _is_held(self) -> bool:
         """Asks by the session that has the lock: as long as that lives, it has it."""
-        try:
-            async with self._asking, asyncio.timeout(_ANSWER_SECONDS):
-                return bool(await _ask_epoch(self._connection) == self.epoch)
-        except known_errors():
-            return False
+        async with self._asking:
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    return bool(await _ask_epoch(self._connection) == self.epoch)
+            except known_errors() as error:
+                self._connection.terminate()
+                why = self._address.hide_password(str(error) or type(error).__name__)
+                _log.warning(
+                    "the session with the controller's lock in %s ended (%s): it is taken again",
+                    self._address.shown,
+                    why,
+                )
+            return await self._hold_again()
+
+    async def _hold_again(self) -> bool:
+        """Takes the lock by a new session, for as long as `patience` says. Returns False where another server
+        has been the controller meanwhile: each gives itself a number once it has the lock.
+        """
+        deadline = time.monotonic() + self._patience
+        while time.monotonic() < deadline:
+            with contextlib.suppress(*known_errors()):
+                connection = await connect(self._address, **_KEEPALIVE)
+                try:
+                    held = await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK)
+                    if await _ask_epoch(connection) != self.epoch:
+                        return False
+                    if held:
+                        self._connection, connection = connection, None
+                        _log.warning("the controller's lock in %s is held again", self._address.shown)
+                        return True
+                finally:
+                    if connection is not None:
+                        connection.terminate()
+            await asyncio.sleep(_TRY_SECONDS)
+        return False
 
 
 async def _ask_epoch(connection: Connection) -> Any:
