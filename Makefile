@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM = false
 # Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help environments quickstart mail test test-fast lint types contracts check docs notebooks format bench bench-% gpu-kit gpu-kit-check crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-fast lint types contracts check audit docs notebooks format bench bench-% gpu-kit gpu-kit-check crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -105,6 +105,16 @@ contracts: $(VENV)/.installed         ## which room may import which
 
 check: lint types contracts test-fast ## everything that runs before each commit
 
+.venv-audit/.installed: Makefile
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "pip-audit>=2.7,<3" cyclonedx-bom
+	@touch $@
+
+audit: .venv-audit/.installed         ## known vulnerabilities of the pinned packages; their list in build/sbom.json
+	@mkdir -p build
+	.venv-audit/bin/cyclonedx-py requirements constraints.txt --output-reproducible --output-file build/sbom.json
+	.venv-audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip --progress-spinner off --desc off
+
 format: $(VENV)/.installed            ## write the house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -137,4 +147,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-words
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .venv-tokenizers .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .venv-tokenizers .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit
