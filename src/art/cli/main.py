@@ -16,6 +16,7 @@ from art.cli.launch import launch
 from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
 from art.cli.models import models
+from art.cli.resume import resume
 from art.cli.run_options import settings_verb
 from art.cli.server_groups import cluster_group, keys, runtime
 from art.cli.training_verbs import autorl, train
@@ -31,6 +32,7 @@ VERB_ORDER = (
     "run",
     "launch",
     "chat",
+    "resume",
     "models",
     "show",
     "ui",
@@ -247,6 +249,14 @@ KeepSamplesSteps = Annotated[
         "checkpoint's step or an unfinished job names. Not given: keep all samples.",
     ),
 ]
+ResumeJobs = Annotated[
+    bool,
+    typer.Option(
+        "--resume-jobs",
+        help="Go on at once with training jobs that an earlier server left unfinished. Not given: each waits "
+        "for its program.",
+    ),
+]
 TrainedModels = Annotated[
     list[str] | None,
     typer.Option(help="Serve this trained model, PROJECT/NAME, instead of all in DATA_DIR. May be repeated."),
@@ -316,6 +326,7 @@ def serve(
         bool, typer.Option(help="Start with a new ledger if the folder's is lost. Its samples are lost too.")
     ] = False,
     keep_samples_steps: KeepSamplesSteps = None,
+    resume_jobs: ResumeJobs = False,
     allow_origin: Origins = None,
     cluster: ClusterAddress = None,
     cluster_option: ClusterOptions = None,
@@ -345,6 +356,7 @@ def serve(
             trainer={"ranks": trainer_ranks, "nodes": trainer_nodes, "sharding": trainer_sharding},
             new_ledger=new_ledger,
             keep_samples_steps=keep_samples_steps,
+            resume_jobs=resume_jobs,
             allow_origins=allow_origin or [],
             base_models=base_model or [],
             models=model or [],
@@ -379,6 +391,7 @@ settings_verb(
 )(train)
 settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings")(autorl)
 app.command()(chat)
+app.command()(resume)
 app.add_typer(models)
 app.command()(show)
 

@@ -94,9 +94,9 @@ class LocalBackend(RemoteBackend):
     programs.
 
     The server ends with `close()`, with the `with` block, or with the program, whichever comes first. One
-    that died is started again with its models, and unfinished training jobs go on. Backends on one folder
-    share one server, also those of other programs and the one of `art serve`: the second attaches to it.
-    When the first program ends, the second starts the successor at the same address, with the same key.
+    that died is started again with its models, and training jobs that are waited for go on. Backends on one
+    folder share one server, also those of other programs and the one of `art serve`: the second attaches to
+    it. When the first program ends, the second starts the successor at the same address, with the same key.
     The log has a link to the pages of the runs, which opens one browser.
     """
 

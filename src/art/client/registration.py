@@ -30,7 +30,7 @@ from art.client.foreign_options import (
     read_options,
 )
 from art.errors import ARTError, ConfigurationError
-from art.wire.models import ModelInfo, RegisterRequest
+from art.wire.models import REGISTER_AND_RESUME, ModelInfo, RegisterRequest
 from art.wire.records import Bits, first_flaw, quantized_name
 from art.wire.training import LoraSpec, OptimizerSpec
 
@@ -366,16 +366,21 @@ PHASE_S = 0.25
 
 
 async def register_model(
-    connection: ServerConnection, request: RegisterRequest, begin_phase: Callable[[str], None]
+    connection: ServerConnection,
+    request: RegisterRequest,
+    begin_phase: Callable[[str], None],
+    *,
+    resume: bool = True,
 ) -> ModelInfo:
     """Registers a model and waits until it is served. begin_phase: called with what the server does
-    meanwhile.
+    meanwhile. resume: training jobs of the model that an earlier server left unfinished go on.
 
     Raises what `ServerConnection.call` raises.
     """
     watching = asyncio.create_task(_watch_phases(connection, request, begin_phase))
     try:
-        info = await connection.call("POST", "/art/models", ModelInfo, request, deadline_s=REGISTER_S)
+        route = REGISTER_AND_RESUME if resume else "/art/models"
+        info = await connection.call("POST", route, ModelInfo, request, deadline_s=REGISTER_S)
     finally:
         watching.cancel()
         await asyncio.wait([watching])

@@ -100,6 +100,9 @@ class RemoteBackend:
         self._url, self._key = base_url.rstrip("/").removesuffix("/v1"), api_key
         self._deadlines = deadlines or JobDeadlines()
         self._registered: dict[tuple[str, str], RegisterRequest] = {}
+        self.resumes_jobs = True
+        """Whether a model that is registered goes on with the training jobs that an earlier server left
+        unfinished. Not where it is only evaluated."""
         self._in_use = InUse[tuple[ModelKey, int]]()
         """Steps."""
         self._told_context: set[tuple[str, str]] = set()
@@ -135,7 +138,7 @@ class RemoteBackend:
         show_log()
         with open_phases(model.name) as begin_phase, ShortCancellation():
             await self._start_server(begin_phase)
-            info = await register_model(self._connection, request, begin_phase)
+            info = await register_model(self._connection, request, begin_phase, resume=self.resumes_jobs)
         self._registered[model.project, model.name] = request
         self._without_left_jobs.discard((model.project, model.name))
         url, key = await self._address()

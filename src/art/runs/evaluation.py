@@ -199,6 +199,7 @@ async def with_checkpoint(
     """Serves a model of a data folder; inside the block `get_inference_name()` is the checkpoint's."""
     model = stored_model(named, data_dir)
     async with art.LocalBackend(path=data_dir) as backend:
+        backend.resumes_jobs = False
         await model.register(backend)
         async with backend.adapter_lease(model, step):
             yield model

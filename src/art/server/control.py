@@ -149,11 +149,14 @@ class Control:
         job_table: JobTable | None = None,
         may_commit: MayCommit = always_commits,
     ) -> None:
-        """job_table: None is SQLite in the data folder. may_commit: asked before a step is committed."""
+        """job_table: None is SQLite in the data folder. Another one is shared with servers whose jobs this
+        one takes over when they die. may_commit: asked before a step is committed.
+        """
         self.settings = settings or ControlSettings()
         self.layout = DataLayout(data_dir.resolve())
         self.catalog = catalog
         self._cluster = cluster
+        self._resumes_all = job_table is not None or self.settings.resume_jobs
         self.models = RegisteredModels(self.layout)
         self.in_use = InUse[Path]()
         self._workers = ServerWorkers(catalog, options=options, layout=self.layout, settings=self.settings)
@@ -204,7 +207,8 @@ class Control:
         )
 
     async def start(self) -> None:
-        """Resumes the jobs that an earlier server left unfinished, and serves what the settings name.
+        """Holds the jobs that an earlier server left unfinished, or goes on with them, and serves what the
+        settings name.
 
         Raises ConfigurationError for a name in the settings that is no model's.
         """
@@ -212,13 +216,22 @@ class Control:
         self.catalog.load_missing = self._served.load_missing
         for left in self.layout.removed_dirs():
             await asyncio.to_thread(shutil.rmtree, left)
-        for job in await self.jobs.resume():
-            _log.warning("job %s of %s is resumed", job.job_id, job.model)
+        held = await self.jobs.hold_unfinished()
+        if self._resumes_all:
+            self.jobs.resume_all()
+        else:
+            for job in held:
+                _log.warning(
+                    "job %s of %s is unfinished: it waits for its program, or for `art resume %s`",
+                    job.job_id,
+                    job.model,
+                    job.model,
+                )
         if bases or models:
             self._serving = asyncio.create_task(self._serve(bases, models))
 
     async def close(self) -> None:
-        """End jobs and workers. Unfinished jobs go on at the next start."""
+        """End jobs and workers. Unfinished jobs stay in the table."""
         if self._serving is not None:
             self._serving.cancel()
             await asyncio.gather(self._serving, return_exceptions=True)
@@ -227,9 +240,10 @@ class Control:
         await self._served.close()
         await self._workers.close()
 
-    async def register(self, request: RegisterRequest) -> ModelInfo:
+    async def register(self, request: RegisterRequest, *, resume: bool = False) -> ModelInfo:
         """Make a model known, start its workers, serve its newest step. Idempotent.
 
+        resume: the program that trains it is back, so its unfinished jobs go on.
         Raises RequestError (400, 409), ConfigurationError, CheckpointError, CanaryError, WorkerError.
         """
         self.layout.model_dir(request.project, request.name)
@@ -245,6 +259,8 @@ class Control:
         served = await self._served.ensure_served(model)
         await served.workers.start()  # again, where workers were given up
         self._served.serve_as_registered(model)
+        if resume:
+            self.jobs.resume(model.key)
         await self._tell_lost_steps(model)
         return self.describe(model).model_copy(update={"phases": [] if was_served else served.phases})
 

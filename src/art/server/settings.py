@@ -33,6 +33,9 @@ class ControlSettings(Strict):
     """Base models served under their own names from the start on."""
     models: list[str] = Field(default_factory=list)
     """Names `project/name`: of the data folder's models, serve these from the start on. Empty: all."""
+    resume_jobs: bool = False
+    """Go on at once with the training jobs that an earlier server left unfinished. Otherwise each waits for
+    its program. Servers that share a database do so in any case: one takes over from another."""
     new_ledger: bool = False
     """Begin a new ledger where the folder's is lost. Otherwise the server refuses to start without it."""
     start: float = Field(default=300.0, gt=0)
@@ -224,6 +227,9 @@ class ServerSettings(Strict):
     teacher: TeacherSettings = TeacherSettings()
     cluster: ClusterSettings | None = None
     """Workers run on the nodes of a Ray cluster. None: on this machine."""
+    log_file: Path | None = None
+    """The file that whoever started the server writes its log to: errors that it met name the place. None:
+    standard error."""
 
     @property
     def server_dir(self) -> Path:

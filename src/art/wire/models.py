@@ -15,6 +15,10 @@ from art.errors import NotFoundError, did_you_mean
 from art.wire.records import Strict
 from art.wire.training import LoraSpec
 
+RESUME = "resume"
+REGISTER_AND_RESUME = f"/art/models?{RESUME}=true"
+"""Registers as the program that trains the model: jobs of it that an earlier server left unfinished go on."""
+
 
 class RegisterRequest(Strict):
     """POST /art/models"""

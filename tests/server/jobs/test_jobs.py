@@ -232,7 +232,8 @@ async def test_what_was_running_goes_on_first_after_a_restart(home: Home) -> Non
             if line.strip():
                 break
     async with bench(home) as it:
-        assert [ticket.job_id for ticket in await it.jobs.resume()] == ["running", "older"]
+        assert [ticket.job_id for ticket in await it.jobs.hold_unfinished()] == ["running", "older"]
+        it.jobs.resume_all()
         await it.events("older")
 
 
@@ -296,13 +297,14 @@ async def test_unfinished_jobs_go_on_after_a_restart_in_their_order(home: Home) 
             if line.strip():
                 break
     async with bench(home) as it:
-        assert [job.job_id for job in await it.jobs.resume()] == ["first", "second"]
+        assert [job.job_id for job in await it.jobs.hold_unfinished()] == ["first", "second"]
+        it.jobs.resume("p/m")
         events = await it.events("first")
         assert [event.number for event in events] == list(range(1, len(events) + 1))
         assert events[-1].type == "result"
         await it.events("second")
     async with bench(home) as it:
-        assert await it.jobs.resume() == []
+        assert await it.jobs.hold_unfinished() == []
 
 
 async def test_another_versions_table_is_refused(tmp_path: Path) -> None:
@@ -321,6 +323,36 @@ async def test_a_job_whose_model_is_gone_fails_by_name_at_the_restart(home: Home
     await store.submit("p", "m", request("kept"))
     await store.close()
     async with bench(home) as it:
-        assert [job.job_id for job in await it.jobs.resume()] == ["kept"]
+        assert [job.job_id for job in await it.jobs.hold_unfinished()] == ["kept"]
+        it.jobs.resume_all()
         assert (await it.events("lost"))[-1].error == "no such model"
         assert (await it.events("kept"))[-1].type == "result"
+
+
+@pytest.mark.parametrize("coming_back", ["asks for its job", "sends it again", "sends another"])
+async def test_an_unfinished_job_goes_on_when_its_own_program_comes_back(
+    home: Home, coming_back: str
+) -> None:
+    ran: list[str] = []
+
+    async def run(job: TrainingJob, progress: Progress) -> TrainResultInfo:
+        ran.append(job.job_id)
+        return RESULT
+
+    store = await home.open_jobs()
+    await store.submit("p", "m", request("left"))
+    await store.submit("p", "others", request("others-left"))
+    await store.close()
+    async with bench(home, run) as it:
+        await it.jobs.hold_unfinished()
+        await it.jobs.submit("p", "third", request("new"))
+        await it.events("new")
+        assert ran == ["new"], "a job of another model resumes none"
+        assert it.jobs.busy("p/m") and it.jobs.busy("p/others")
+        if coming_back == "asks for its job":
+            assert (await it.jobs.info("left")).state == "queued"
+        else:
+            await it.jobs.submit("p", "m", request("left" if coming_back == "sends it again" else "next"))
+        assert (await it.events("left"))[-1].type == "result"
+        assert ran[:2] == ["new", "left"] and "others-left" not in ran
+        assert it.jobs.busy("p/others")

@@ -63,7 +63,8 @@ class World:
         self.retention = SampleRetention(
             self.ledger, models=self.models, jobs=self.jobs, settings=self.settings
         )
-        await self.jobs.resume()
+        await self.jobs.hold_unfinished()
+        self.jobs.resume_all()
         return self
 
     async def close(self) -> None:

@@ -110,6 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(message)s")
     (chosen.data_dir / "server" / "logs").mkdir(parents=True, exist_ok=True)  # copied home from the start
     place = ["--host", "127.0.0.1", "--port", "0", "--data-dir", str(chosen.data_dir)]
+    # A job that waited for a program would keep the box from being idle for ever.
+    place.append("--resume-jobs")
     server = subprocess.Popen(
         [str(Path(sys.executable).with_name("art")), "serve", *place, *chosen.options], start_new_session=True
     )

@@ -1,6 +1,9 @@
 """Training jobs are accepted once, run one at a time per trainer, told as numbered events, finished after any
 crash.
 
+What an earlier server left unfinished is held until somebody wants it: its program registers the model, sends
+a job of it, or asks for the job. A server that is started to chat with a model, or to serve one, trains none.
+
 `TrainingJobs` is the queue of each trainer and the events of each job; `JobRunner` runs one try of a job: the
 model is opened, the trainer held, the kind of job does the rest.
 """
@@ -82,6 +85,8 @@ class TrainingJobs:
         self._writing: set[asyncio.Task[None]] = set()
         self._unfinished: Counter[str] = Counter()
         """Jobs of each model that were accepted, or are just being written down."""
+        self._held: dict[str, list[QueuedJob]] = {}
+        """By model, in their order: what an earlier server left unfinished and nobody asked for yet."""
         self.accepting = asyncio.Lock()
         """Held while a job is written down: whoever holds it knows what unfinished jobs name."""
         self.after_step: list[Callable[[str, str], None]] = []
@@ -89,16 +94,40 @@ class TrainingJobs:
         self._named: dict[str, frozenset[str]] = {}
         """The samples of unfinished jobs, as far as somebody asked for them."""
 
-    async def resume(self) -> list[QueuedJob]:
-        """Queue what an earlier server left unfinished: what it was running first, then in its order."""
-        resumed = []
+    async def hold_unfinished(self) -> list[QueuedJob]:
+        """Returns what an earlier server left unfinished: what it was running first, then in its order.
+
+        Each goes on when it is resumed. A job whose model is gone fails.
+        """
+        held = []
         for ticket in await self.store.unfinished():
             try:
-                self._enqueue(ticket)
-                resumed.append(ticket)
+                self._trainer_of(ticket.project, ticket.name)
             except ARTError as error:  # its model's folder was removed meanwhile
                 await self.store.fail(ticket.job_id, str(error), job_error_code(error))
-        return resumed
+                continue
+            self._held.setdefault(ticket.model, []).append(ticket)
+            self._unfinished[ticket.model] += 1
+            held.append(ticket)
+        return held
+
+    def resume(self, model: str) -> None:
+        """Queue the held jobs of a model (`project/name`)."""
+        for ticket in self._held.pop(model, ()):
+            self._unfinished[ticket.model] -= 1
+            self._enqueue(ticket)
+            _log.warning("job %s of %s is resumed", ticket.job_id, ticket.model)
+
+    def resume_all(self) -> None:
+        """Queue all held jobs."""
+        for model in list(self._held):
+            self.resume(model)
+
+    def _resume_job(self, job_id: str) -> None:
+        """Queue the held jobs of the model that a job is of: its program waits for it."""
+        asked = next((t for held in self._held.values() for t in held if t.job_id == job_id), None)
+        if asked is not None:
+            self.resume(asked.model)
 
     async def submit(self, project: str, name: str, request: JobRequest) -> JobInfo:
         """Accept a job; asking again with the same id and content gives the same job.
@@ -115,6 +144,7 @@ class TrainingJobs:
             )
         self._trainer_of(project, name)
         ticket = QueuedJob(job_id=request.job_id, project=project, name=name)
+        self.resume(ticket.model)
         if self._unfinished[ticket.model] >= self._settings.queued_jobs:
             await self._refuse_new(ticket)
         self._unfinished[ticket.model] += 1
@@ -151,7 +181,11 @@ class TrainingJobs:
         return self._unfinished[model] > 0
 
     async def info(self, job_id: str) -> JobInfo:
-        """Raises NotFoundError."""
+        """Returns how far a job is, and resumes it if it is held: who asks waits for it.
+
+        Raises NotFoundError.
+        """
+        self._resume_job(job_id)
         info, end = await self.store.info(job_id), self._untold.get(job_id)
         if end is None:
             return info

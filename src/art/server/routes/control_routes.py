@@ -25,6 +25,7 @@ from art.server.routes.endpoint import (
 from art.server.tenancy import Tenant, external_name, internal_name, tenant_in
 from art.wire.jobs import LARGEST_SFT_BODY, JobEvent, JobList, JobListing, SftJobRequest, TrainJobRequest
 from art.wire.models import (
+    RESUME,
     AdoptRequest,
     DeleteCheckpointsRequest,
     DeleteModelReply,
@@ -86,7 +87,8 @@ def control_routes(control: Control) -> list[BaseRoute]:
     """Returns the control routes, to be mounted behind the key check, which identifies the caller."""
 
     async def register(request: Request) -> Response:
-        return record_reply(request, await control.register(await read_body(request, RegisterRequest)))
+        asked, resume = await read_body(request, RegisterRequest), _read_resume(request)
+        return record_reply(request, await control.register(asked, resume=resume))
 
     async def list_models(request: Request) -> Response:
         tenant = tenant_in(request.scope)
@@ -179,6 +181,18 @@ def _read_listing(request: Request) -> JobListing:
             code="invalid_request",
             param=str(error.errors()[0]["loc"][0]),
         ) from error
+
+
+def _read_resume(request: Request) -> bool:
+    text = request.query_params.get(RESUME, "false")
+    if text not in ("true", "false"):
+        raise RequestError(
+            f"{RESUME}={text!r}: say true to let the model's unfinished jobs go on, or false",
+            status=400,
+            code="invalid_request",
+            param=RESUME,
+        )
+    return text == "true"
 
 
 def _read_after(request: Request) -> int:

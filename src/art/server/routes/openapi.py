@@ -29,6 +29,7 @@ from art.server.routes.gateway_routes import DETOKENIZE, TOKENIZE
 from art.server.routes.openapi_schemas import ANTHROPIC_ERROR, OPENAI_ERROR
 from art.wire.jobs import JobInfo, JobList, JobState, SftJobRequest, TrainJobRequest
 from art.wire.models import (
+    RESUME,
     UI_LINK_ROUTE,
     AdoptReply,
     AdoptRequest,
@@ -158,7 +159,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/art/rollouts/{rollout_id}/close"): Operation(
         summary="Close a scoped rollout", reply=RolloutExchanges
     ),
-    ("POST", "/art/models"): Operation(summary="Register a model", body=RegisterRequest, reply=ModelInfo),
+    ("POST", "/art/models"): Operation(
+        summary="Register a model",
+        body=RegisterRequest,
+        reply=ModelInfo,
+        query=((RESUME, {"enum": ["true", "false"]}),),
+    ),
     ("GET", "/art/models"): Operation(summary="The registered models", reply=ModelList),
     ("GET", _MODEL): Operation(summary="One model", reply=ModelInfo),
     ("DELETE", _MODEL): Operation(summary="Delete a model", reply=DeleteModelReply),
