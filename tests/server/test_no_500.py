@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 from live import KEY, Live
@@ -75,3 +76,25 @@ async def test_a_request_that_outlives_the_server_is_told_so_in_json(live: Live,
     assert sent[0]["status"] == 503
     error = orjson.loads(sent[1]["body"])["error"]
     assert error["code"] == "server_closing" and "closing" in error["message"]
+
+
+async def test_a_defect_of_the_server_names_the_log_to_its_operator(live: Live, tmp_path: Path) -> None:
+    async def meet_defect(request: Request) -> Response:
+        raise ZeroDivisionError
+
+    log = tmp_path / "server.log"
+    app = App(
+        key=KEY,
+        catalog=live.catalog,
+        ledger=live.ledger,
+        stitcher=live.stitcher,
+        limits=LimitSettings(),
+        control_routes=[Route("/art/models", meet_defect)],
+        log_file=log,
+    )
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://art") as client:
+        failed = await client.get("/art/models", headers={"authorization": f"Bearer {KEY}"})
+        assert failed.status_code == 500
+        assert failed.json()["error"]["message"] == f"the server failed; its log says why: {log}"
+        assert str(log) not in (await client.get("/art/models")).text

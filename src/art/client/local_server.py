@@ -252,6 +252,7 @@ class ServerProcess:
             "port": self.port,
             "key": self.key,
             "data_dir": str(self.data_dir),
+            "log_file": str(self.log_path),
             **self.options,
         }
         reaper()  # made before the line below, it ends after the server at the program's end

@@ -220,6 +220,7 @@ async def _controller(
             control_counts=control.counts,
             masked_by=masked_by(settings.engine.name, settings.engine.options),
             stored=None if shared is None else shared.stored_rows(ledger.data_dir),
+            log_file=settings.log_file,
         )
         await app.rollouts.load()
 
