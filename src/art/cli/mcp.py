@@ -38,6 +38,7 @@ from art.cli.run_options import (
 from art.environments.generator import DEFAULT_GENERATOR
 from art.errors import ConfigurationError
 from art.process import environment
+from art.process.foreign_files import parse_json
 from art.runs.judges import JUDGE
 
 if TYPE_CHECKING:
@@ -392,7 +393,7 @@ def read_scenarios_file(path: Path) -> Any:
     from art.environments.mcp.types import as_planned, scenario_list
 
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--scenarios {str(path)!r} cannot be read as JSON: {error}") from error
     if isinstance(data, dict) and {"train", "test"} <= data.keys():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,6 +30,7 @@ from art.cli.run_options import (
 )
 from art.environments.generator import DEFAULT_GENERATOR
 from art.errors import ConfigurationError, require_extra
+from art.process.foreign_files import parse_json
 from art.runs.judges import JUDGE
 
 Environment = Annotated[
@@ -220,7 +220,7 @@ def read_inputs(path: Path) -> list[str]:
     if path.suffix != ".json":
         return [line for line in text.splitlines() if line.strip()]
     try:
-        listed = json.loads(text)
+        listed = parse_json(text)
     except ValueError as error:
         raise ConfigurationError(f"--inputs {str(path)!r} is not JSON: {error}") from error
     if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):

@@ -10,7 +10,6 @@ What a row is: `art.client.sft_rows`.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 from art.client.learning_rates import DecayMethod, create_lr_schedule
 from art.client.sft_rows import row_trajectory, sft_trajectories
 from art.errors import ConfigurationError, extra_needed
+from art.process.foreign_files import parse_json
 from art.tracking.progress import open_progress
 from art.types import TrainResult, TrainSFTConfig
 
@@ -211,7 +211,7 @@ def _json_array(path: Path) -> Iterator[_FileRow]:
         yield from _lines(path)
         return
     try:
-        rows = json.loads(text)
+        rows = parse_json(text)
     except ValueError as error:
         raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
     for number, row in enumerate(rows):
@@ -261,7 +261,7 @@ def _trajectory(path: Path, row: _FileRow) -> Trajectory:
     where, content = f"{path}, {row.place}", row.content
     if row.is_text:
         try:
-            content = json.loads(content)
+            content = parse_json(content)
         except ValueError as error:
             raise ConfigurationError(f"{where} is not valid JSON: {error}") from error
     return row_trajectory(where, content)

@@ -10,12 +10,12 @@ null is one that the row does not have: columns of Parquet files and of datasets
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from art.errors import ConfigurationError, did_you_mean
+from art.process.foreign_files import parse_json
 from art.trajectories import Trajectory, gathered
 from art.types import kind_of
 
@@ -163,7 +163,7 @@ def _tools(where: str, tools: Any) -> list[Any] | None:
     """Tools may be JSON text: columns of datasets cannot hold schemas of different shapes."""
     if isinstance(tools, str):
         try:
-            tools = json.loads(tools)
+            tools = parse_json(tools)
         except ValueError as error:
             raise ConfigurationError(f"{where}: tools is a text that is not valid JSON: {error}") from error
     if tools and not isinstance(tools, list):

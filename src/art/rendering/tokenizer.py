@@ -273,7 +273,7 @@ def _arguments(text: str, write: Callable[[str], str]) -> str:
 def _read(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

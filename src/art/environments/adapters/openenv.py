@@ -20,6 +20,7 @@ import httpx
 
 from art.environments.adapters.environment import CALL_S, LibraryEnvironment, Scenario, text_of_messages
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
+from art.process.foreign_files import parse_json
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -210,7 +211,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
         if self._action is not None and _kind(self._fields[self._action]) == "string":
             return {self._action: reply}
         try:
-            value = json.loads(reply)
+            value = parse_json(reply)
         except ValueError as error:
             raise InvalidActionError(f"this is no JSON ({error})") from error
         if self._action is not None:

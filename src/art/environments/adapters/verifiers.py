@@ -37,6 +37,7 @@ from art.environments.adapters.environment import (
     load_module,
 )
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
+from art.process.foreign_files import parse_json
 from art.process.imports import import_lock
 from art.types import SHOW, Unscored, text_of_content
 
@@ -363,7 +364,7 @@ def sft_rows(
 def _read_outputs(path: str | Path) -> list[dict[str, Any]]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.strip()]
+        return [parse_json(line) for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} is no results.jsonl of verifiers: {error}") from error
 

@@ -27,6 +27,7 @@ from art.environments.mcp.types import (
     ToolResult,
 )
 from art.errors import CassetteError, ConfigurationError, McpTimeoutError
+from art.process.foreign_files import parse_json
 
 Mode = Literal["record", "replay", "extend"]
 VERSION = 1
@@ -111,7 +112,7 @@ class Cassette:
         self._complete_size = content.rfind(b"\n") + 1
         for number, line in enumerate(content[: self._complete_size].splitlines(), 1):
             try:
-                self._load_record(json.loads(line))
+                self._load_record(parse_json(line))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise CassetteError(
                     f"line {number} of the cassette {str(self.path)!r} is damaged: {error!r}; record anew"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from art.environments.mcp.session import Session, Writes, connect
 from art.environments.mcp.types import GeneratedScenario, MCPTool, ToolResult, complete_task_tool
 from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError, McpTimeoutError
+from art.process.foreign_files import parse_json
 from art.types import completion_call
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class _Rollout:
 def _arguments(text: Any) -> dict[str, Any] | str:
     """A call's arguments, or what is wrong with them."""
     try:
-        arguments = json.loads(text or "{}")
+        arguments = parse_json(text or "{}")
     except (TypeError, ValueError) as error:
         return f"no valid JSON: {error}"
     return arguments if isinstance(arguments, dict) else "no JSON object"

@@ -8,7 +8,6 @@ arguments).
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from art.environments.tasks import Message, TaskDefaults, run_rollout
+from art.process.foreign_files import parse_json
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -183,8 +183,8 @@ def parse_call(call: dict[str, Any]) -> tuple[str, str] | None:
     name, arguments = str(function.get("name")), function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
-        except json.JSONDecodeError:
+            arguments = parse_json(arguments)
+        except ValueError:
             return None
     parameter = PARAMETERS.get(name)
     if parameter is None or not isinstance(arguments, dict) or list(arguments) != [parameter]:
