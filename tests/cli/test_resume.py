@@ -1,4 +1,4 @@
-"""A chat trains nothing; `art resume` finishes what a stopped server left."""
+"""A chat trains nothing; `art resume`, or the program itself, finishes what a stopped server left."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import art
 from art.server.jobs.job_store import JobStore
 from art.wire.jobs import SftConversation, SftJobRequest
 from art.wire.training import OptimizerSpec
+from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -32,13 +33,20 @@ JOB = SftJobRequest(
 )
 
 
-async def leave_a_job(data_dir: Path) -> None:
-    """A model, and a job of it that its server accepted before it died."""
-    async with art.LocalBackend(path=data_dir) as backend:
-        await backend.register(art.TrainableModel(name="player", project="games", base_model="art/nano"))
+async def leave_a_job(data_dir: Path, job_id: str = "left") -> None:
+    """A job that its server accepted before it died."""
     table = JobStore(data_dir / "server" / "jobs.sqlite")
-    await table.submit("games", "player", JOB)
+    await table.submit("games", "player", JOB.model_copy(update={"job_id": job_id}))
     await table.close()
+
+
+async def register(data_dir: Path, until_step: int) -> None:
+    """What a program does first. It stays until the model is at a step."""
+    model = art.TrainableModel(name="player", project="games", base_model="art/nano")
+    async with art.LocalBackend(path=data_dir) as backend, asyncio.timeout(DEADLINE_S):
+        await backend.register(model)
+        while max(await backend.checkpoint_steps(model)) < until_step:  # noqa: ASYNC110 - nobody tells it
+            await asyncio.sleep(0.2)
 
 
 async def unfinished(data_dir: Path) -> list[str]:
@@ -48,8 +56,9 @@ async def unfinished(data_dir: Path) -> list[str]:
     return ids
 
 
-def test_a_chat_trains_nothing_and_resume_finishes_the_job(tmp_path: Path) -> None:
+def test_a_chat_trains_nothing_and_resume_or_the_program_finishes_the_job(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
+    asyncio.run(register(data_dir, until_step=0))
     asyncio.run(leave_a_job(data_dir))
     step = data_dir / "games" / "models" / "player" / "checkpoints" / "0001"
 
@@ -65,4 +74,7 @@ def test_a_chat_trains_nothing_and_resume_finishes_the_job(tmp_path: Path) -> No
     assert "games/player: job left made step 1" in resumed.stdout
     assert asyncio.run(unfinished(data_dir)) == [] and step.exists()
     again = art_command("resume", "games/player", "--data-dir", str(data_dir))
+    asyncio.run(leave_a_job(data_dir, "next"))
+    asyncio.run(register(data_dir, until_step=2))
+    assert asyncio.run(unfinished(data_dir)) == []
     assert (again.returncode, again.stdout) == (0, "Nothing to resume: no training job is unfinished.\n")
