@@ -235,7 +235,7 @@ def test_the_real_server_s_settings_know_what_we_send():
     from art.process.running_server import SERVER_OPTIONS
     from art.server.settings import ServerSettings
 
-    of_art_serve = {"host", "port", "key", "data_dir", "database", "role"}
+    of_art_serve = {"host", "port", "key", "data_dir", "database", "role", "log_file"}
     assert of_art_serve | SERVER_OPTIONS == set(ServerSettings.model_fields)
 
 

@@ -90,8 +90,8 @@ async def test_a_defect_of_the_server_names_the_log_to_its_operator(live: Live, 
         stitcher=live.stitcher,
         limits=LimitSettings(),
         control_routes=[Route("/art/models", meet_defect)],
-        log_file=log,
     )
+    app.log_file = log
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://art") as client:
         failed = await client.get("/art/models", headers={"authorization": f"Bearer {KEY}"})

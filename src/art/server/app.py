@@ -168,6 +168,9 @@ class _KeyRevokedError(Exception):
 class App:
     """The ASGI application."""
 
+    log_file: Path | None = None
+    """The file of this process's log, which errors name; None: standard error."""
+
     def __init__(
         self,
         *,
@@ -182,12 +185,8 @@ class App:
         control_counts: Callable[[], Awaitable[ControlCounts]] = nothing_controlled,
         masked_by: str = "builtin",
         stored: StoredRows | None = None,
-        log_file: Path | None = None,
     ) -> None:
-        """stored: reads the jobs and samples for the pages; None: they are files in the data folder.
-        log_file: where this process's log is; None: it is its standard error.
-        """
-        self._log_file = log_file
+        """stored: reads the jobs and samples for the pages; None: they are files in the data folder."""
         self._key = KeyCheck(key, tenants)
         self._catalog = catalog
         self._stitcher = stitcher
@@ -285,7 +284,7 @@ class App:
                 await self._refusal(scope)(send, self._key.refusal(scope), None)
         except (Exception, asyncio.CancelledError) as error:
             is_operator = asker is not anybody and tenant is None
-            log_file = self._log_file if is_operator else None
+            log_file = self.log_file if is_operator else None
             failed = self._disk_failure(error) or _failure(scope, error, log_file)
             if started:
                 raise

@@ -220,8 +220,8 @@ async def _controller(
             control_counts=control.counts,
             masked_by=masked_by(settings.engine.name, settings.engine.options),
             stored=None if shared is None else shared.stored_rows(ledger.data_dir),
-            log_file=settings.log_file,
         )
+        app.log_file = settings.log_file
         await app.rollouts.load()
 
         def list_background(running: RunningServer) -> list[Coroutine[Any, Any, None]]:

@@ -85,7 +85,7 @@ class TrainingJobs:
         self._writing: set[asyncio.Task[None]] = set()
         self._unfinished: Counter[str] = Counter()
         """Jobs of each model that were accepted, or are just being written down."""
-        self._held: dict[str, list[QueuedJob]] = {}
+        self._jobs_on_hold: dict[str, list[QueuedJob]] = {}
         """By model, in their order: what an earlier server left unfinished and nobody asked for yet."""
         self.accepting = asyncio.Lock()
         """Held while a job is written down: whoever holds it knows what unfinished jobs name."""
@@ -106,26 +106,26 @@ class TrainingJobs:
             except ARTError as error:  # its model's folder was removed meanwhile
                 await self.store.fail(ticket.job_id, str(error), job_error_code(error))
                 continue
-            self._held.setdefault(ticket.model, []).append(ticket)
+            self._jobs_on_hold.setdefault(ticket.model, []).append(ticket)
             self._unfinished[ticket.model] += 1
             held.append(ticket)
         return held
 
     def resume(self, model: str) -> None:
         """Queue the held jobs of a model (`project/name`)."""
-        for ticket in self._held.pop(model, ()):
+        for ticket in self._jobs_on_hold.pop(model, ()):
             self._unfinished[ticket.model] -= 1
             self._enqueue(ticket)
             _log.warning("job %s of %s is resumed", ticket.job_id, ticket.model)
 
     def resume_all(self) -> None:
         """Queue all held jobs."""
-        for model in list(self._held):
+        for model in list(self._jobs_on_hold):
             self.resume(model)
 
     def _resume_job(self, job_id: str) -> None:
         """Queue the held jobs of the model that a job is of: its program waits for it."""
-        asked = next((t for held in self._held.values() for t in held if t.job_id == job_id), None)
+        asked = next((t for held in self._jobs_on_hold.values() for t in held if t.job_id == job_id), None)
         if asked is not None:
             self.resume(asked.model)
 

@@ -104,8 +104,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
 
     async def delete_model(request: Request) -> Response:
         await control.deletions.delete_model(*model_asked(request))
-        project, name = request.path_params["project"], request.path_params["name"]
-        return record_reply(request, DeleteModelReply(project=project, name=name))
+        return record_reply(request, DeleteModelReply(**request.path_params))
 
     async def train(request: Request) -> Response:
         asked = await read_body(request, TrainJobRequest)
