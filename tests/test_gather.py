@@ -532,6 +532,13 @@ def test_completion_tokens_from_logprobs_or_the_server_s_count(choices, tokens):
     assert context.metric_sums.get("completion_tokens") == tokens
 
 
+async def test_a_reward_that_is_not_finite_is_in_no_mean_and_ends_no_gather():
+    with set_gather_context(GatherContext()) as context:
+        group = await art.TrajectoryGroup(rollout(reward) for reward in (1.0, float("nan"), float("inf")))
+    assert len(group) == 3 and not group.exceptions
+    assert (context.metric_sums["reward"], context.metric_divisors["reward"]) == (1.0, 1)
+
+
 async def test_forgiven_failures_are_logged_with_the_first_traceback_and_their_count(caplog):
     async def fail(number: int) -> art.Trajectory:
         raise ConnectionAbortedError(f"number {number}")

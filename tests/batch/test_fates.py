@@ -207,16 +207,11 @@ SAME = [attempt("a", 1.0, 2), attempt("b", 0.0, 2)]
 """The same tokens twice, with different rewards."""
 
 
-def test_rollouts_of_the_same_tokens_whose_rewards_cancel_out_are_no_step() -> None:
-    batch = build_batch([GroupRow(rollouts=SAME)])
-    assert batch.empty and batch.sheet.fates == {"identical": SheetRow(rollouts=2, tokens=4)}
-    assert [one.fate for one in batch.fates[0]] == ["identical"] * 2
+def test_rollouts_of_the_same_tokens_whose_rewards_cancel_out_are_counted() -> None:
     others = [attempt("c", 1.0, 3), attempt("d", 0.0, 5)]
-    for mode, normalizer in (("drop", 2), ("count", 4)):
-        algorithm = Algorithm(zero_advantage=mode)  # type: ignore[arg-type]
-        batch = build_batch([GroupRow(rollouts=[*SAME, *others])], algorithm=algorithm)
-        assert batch.sheet.fates["identical"].rollouts == batch.sheet.fates["trained"].rollouts == 2
-        assert batch.normalizer == normalizer and len(batch.entries) == 8
+    for rollouts in (SAME, [*SAME, *others]):
+        batch = build_batch([GroupRow(rollouts=rollouts), GroupRow(rollouts=[attempt("e", 1.0, 2)])])
+        assert batch.metrics["data/identical_rollouts"] == 2
 
 
 @pytest.mark.parametrize(
@@ -230,8 +225,8 @@ def test_rollouts_of_the_same_tokens_whose_rewards_cancel_out_are_no_step() -> N
         (SAME, {"kl": {"coefficient": 0.1}}),
     ],
 )
-def test_the_same_tokens_are_trained_where_a_gradient_is_left(
+def test_the_same_tokens_are_not_counted_where_a_gradient_is_left(
     rollouts: list[RolloutRow], parts: dict[str, object]
 ) -> None:
     batch = build_batch([GroupRow(rollouts=rollouts)], algorithm=Algorithm.model_validate(parts))
-    assert batch.sheet.fates.keys() == {"trained"}
+    assert batch.sheet.fates.keys() == {"trained"} and "data/identical_rollouts" not in batch.metrics

@@ -7,12 +7,13 @@ from art.client.train_request import (
     DivergenceWatch,
     train_groups,
     warn_context_only,
+    warn_identical,
     warn_one_seed,
     warn_rate,
     warn_untrained,
 )
 from art.types import TrainConfig
-from art.wire.jobs import ONE_SEED_GROUPS, BalanceSheet, TrainResultInfo
+from art.wire.jobs import IDENTICAL, ONE_SEED_GROUPS, BalanceSheet, TrainResultInfo
 from art.wire.rollout_record import ContextRow, SheetRow
 from art.wire.training import RATE_BY_SIZE
 
@@ -71,6 +72,15 @@ def test_one_seed_for_a_whole_group_is_told_once_for_each_model(caplog):
         warn_one_seed(metrics, model, 4, told)
     (record,) = caplog.records
     assert "step 4 of agent: 2 groups have one `seed` for all their rollouts" in record.getMessage()
+
+
+def test_a_step_of_rollouts_that_cancel_out_is_told_once_for_each_model(caplog):
+    told: set[str] = set()
+    for trained, identical in ((6, 2.0), (6, 6.0), (4, 4.0)):
+        warn_identical(sheet(trained=trained), {IDENTICAL: identical}, "agent", 4, told)
+    warn_identical(sheet(zero_advantage=2), {}, "other", 4, told)
+    (record,) = caplog.records
+    assert "step 4 of agent learned nothing: its 6 trained rollouts sampled the same" in record.getMessage()
 
 
 def test_a_rate_far_below_the_one_for_the_size_is_told_once_a_model(caplog):

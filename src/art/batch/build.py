@@ -35,6 +35,7 @@ from art.batch.checked_rollouts import CheckedRollout, check_rollouts
 from art.batch.token_tree import build_tree
 from art.errors import ConfigurationError
 from art.wire.algorithm import Algorithm
+from art.wire.jobs import IDENTICAL
 from art.wire.samples import split_candidates
 from art.wire.training import PLAIN_SAMPLING, SamplingSpec
 
@@ -107,13 +108,8 @@ class _Judged:
 
     attempt: CheckedRollout
     advantage: Advantage
-    fate: str
-    """trained, zero_advantage or identical. Those that are not trained may count in what the loss is divided
-    by."""
-
-    @property
-    def trained(self) -> bool:
-        return self.fate == "trained"
+    trained: bool
+    """False: it only counts in what the loss is divided by."""
 
     def of_samples(self) -> list[Advantage]:
         """The advantage of each sample; a number per token is cut at the samples' ends."""
@@ -138,8 +134,7 @@ def build_batch(
     A rollout with a sample of more than `max_length` ids is overlong, one whose last completion was cut may
     be left out as truncated, one of an old policy is stale: their rewards count in their group's statistics
     (long rollouts are the ones that become stale; a baseline without them would be that of the short ones),
-    their tokens are not trained. Rollouts of a group that sampled the same tokens, and whose advantages
-    cancel out, are `identical` and not trained. The batch may be `empty`, when no rollout has an advantage.
+    their tokens are not trained. The batch may be `empty`, when no rollout has an advantage.
 
     Two attempts with rewards 1 and 0, and one that failed:
 
@@ -173,7 +168,7 @@ def build_batch(
         algorithm.aggregation,
     )
     weights = [weight for one, weight in zip(counting, weighed.weight_S.tolist(), strict=True) if one.trained]
-    metrics = _reward_metrics(attempts, algorithm)
+    metrics = {**_reward_metrics(attempts, algorithm), **_identical(judged, algorithm)}
     fates = _fates(checked, judged, algorithm)
     batch = _lay_out(trained, weights, weighed, account, algorithm, fates, metrics)
     if not reshaped_by_trainer(algorithm):
@@ -192,7 +187,7 @@ def _fates(
         if one is None:
             return RolloutFate(fate=attempt.fate or "unscored", tokens=attempt.tokens, advantage=None)
         return RolloutFate(
-            fate=one.fate,
+            fate="trained" if one.trained else "zero_advantage",
             tokens=attempt.tokens,
             advantage=None if _shaped_by_trainer(algorithm) else float(np.mean(one.advantage)),
         )
@@ -248,8 +243,7 @@ def _judge(
         keep_all |= any(value is not None and np.any(value) for values_G in values for value in values_G)
     judged = []
     for attempts_G, values_G in zip(attempts, values, strict=True):
-        cancelled = set() if keep_all else _cancelled(attempts_G, values_G)
-        for number, (attempt, value) in enumerate(zip(attempts_G, values_G, strict=True)):
+        for attempt, value in zip(attempts_G, values_G, strict=True):
             if attempt.fate is not None or value is None:
                 account.book(attempt.fate or "unscored", rollouts=1, tokens=attempt.tokens)
                 if attempt.fate == UNTRAINABLE:
@@ -260,34 +254,31 @@ def _judge(
                     f"The advantage of rollout {attempt.rollout.rollout!r} is {value!r}, more than the "
                     f"trainer can hold; its reward is {attempt.reward!r}: scale the rewards."
                 )
-            fate = "trained" if keep_all or np.any(value) else "zero_advantage"
-            if number in cancelled:
-                fate = "identical"
-            if fate != "trained":
-                account.book(fate, rollouts=1, tokens=attempt.tokens)
-            judged.append(_Judged(attempt=attempt, advantage=value, fate=fate))
+            trained = keep_all or bool(np.any(value))
+            if not trained:
+                account.book("zero_advantage", rollouts=1, tokens=attempt.tokens)
+            judged.append(_Judged(attempt=attempt, advantage=value, trained=trained))
     return judged
 
 
-def _cancelled(attempts_G: Sequence[CheckedRollout], values_G: Sequence[Advantage | None]) -> set[int]:
-    """The attempts of a group that sampled the same tokens from the same prompts as others, and whose
-    advantages and those of the others add up to zero: one gradient, up and down by the same amount.
+def _identical(judged: Sequence[_Judged], algorithm: Algorithm) -> dict[str, float]:
+    """Returns how many trained rollouts sampled the same tokens from the same prompts as others of their
+    group, where the advantages of all of these add up to zero: one gradient, up and down by as much.
     """
-    same: dict[Any, list[int]] = {}
-    for number, (attempt, value) in enumerate(zip(attempts_G, values_G, strict=True)):
-        if attempt.fate is None and value is not None and np.any(value):
-            key = tuple(
-                (ids.tobytes(), len(row.completion_ids), row.sampling, row.step)
-                for row, ids in zip(attempt.samples, attempt.ids, strict=True)
-            )
-            same.setdefault(key, []).append(number)
-    found: set[int] = set()
-    for numbers in same.values():
-        values = [np.asarray(values_G[number], np.float64) for number in numbers]
-        largest = max(float(np.abs(value).max()) for value in values)
-        if np.abs(sum(values)).max() <= RESIDUE * largest * len(values):
-            found.update(numbers)
-    return found
+    same: dict[Any, list[Advantage]] = {}
+    for one in judged if not trains_without_advantage(algorithm) else ():
+        key = [
+            (ids.tobytes(), len(row.completion_ids), row.sampling, row.step)
+            for row, ids in zip(one.attempt.samples, one.attempt.ids, strict=True)
+        ]
+        if one.trained:
+            same.setdefault((one.attempt.group, *key), []).append(one.advantage)
+    count = 0
+    for values in same.values():
+        largest = max(float(np.abs(value).max(initial=0.0)) for value in values)
+        cancelled = np.abs(sum(values)).max(initial=0.0) <= RESIDUE * largest * len(values)
+        count += len(values) if cancelled and largest else 0
+    return {IDENTICAL: float(count)} if count else {}
 
 
 def _set_aside(account: SheetAccount, attempt: CheckedRollout) -> int:

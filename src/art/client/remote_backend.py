@@ -32,6 +32,7 @@ from art.client.train_request import (
     train_groups,
     warn_context_only,
     warn_edited,
+    warn_identical,
     warn_one_seed,
     warn_rate,
     warn_untrained,
@@ -109,6 +110,7 @@ class RemoteBackend:
         self._told_rate: set[str] = set()
         self._told_edits: set[str] = set()
         self._told_seeds: set[str] = set()
+        self._told_identical: set[str] = set()
         self._sampled: SampledTexts | None = None
         """Of all clients; made with the first, for it needs `openai`."""
         self._followed_jobs = InUse[str]()
@@ -213,6 +215,7 @@ class RemoteBackend:
         self._log_step(model, info, sent, chosen.get("discarded_groups") or (), begun)
         warn_untrained(info.sheet, model.name, info.step, request.groups)
         warn_context_only(info.sheet, model.name, info.step, self._told_context)
+        warn_identical(info.sheet, info.metrics, model.name, info.step, self._told_identical)
         warn_one_seed(info.metrics, model.name, info.step, self._told_seeds)
         warn_rate(request.optimizer.learning_rate, info.metrics, model.name, self._told_rate)
         self._watches[model.project, model.name].warn(info, request.groups, model.name)

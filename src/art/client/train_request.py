@@ -22,6 +22,7 @@ from art.trajectories import History, Trajectory, TrajectoryGroup, get_messages,
 from art.types import Unscored, as_number, known_reward, sample_id, unscored_reason
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import (
+    IDENTICAL,
     JUDGE_PREFIX,
     ONE_SEED_GROUPS,
     BalanceSheet,
@@ -363,9 +364,6 @@ REASONS_UNTRAINED = {
     "no_samples": "no reply to learn from: append completion.choices[0] to messages_and_choices, or set "
     "allow_training_without_logprobs=True to train on dicts",
     "zero_advantage": "all rewards in each group are equal, so there is no gradient",
-    "identical": "sampled the same tokens as other rollouts of the group, so that different rewards cancel "
-    "out: sample without a seed of the whole group, at a higher temperature, or with a reward of the reply "
-    "alone",
     "unscored": "no reward",
     "failed": "an exception",
     "stale": "sampled too many steps ago: max_steps_off_policy allows more, up to the server's bound",
@@ -460,6 +458,29 @@ def warn_one_seed(metrics: Mapping[str, float], model: str, step: int, warned: s
         model,
         count,
         ONE_SEED_GROUPS,
+    )
+
+
+def warn_identical(
+    sheet: BalanceSheet, metrics: Mapping[str, float], model: str, step: int, warned: set[str]
+) -> None:
+    """A line in the log, once for each model, for a step in which all trained rollouts are the same as others
+    of their group, so that different rewards cancel out.
+
+    warned: the models of which it was said before; grows.
+    """
+    trained, count = sheet.fates.get("trained"), metrics.get(IDENTICAL, 0.0)
+    if trained is None or count < trained.rollouts or model in warned:
+        return
+    warned.add(model)
+    log.warning(
+        "step %d of %s learned nothing: its %d trained rollouts sampled the same tokens as others of their "
+        "group, so that their different rewards cancel out. Sample at a higher temperature, without one seed "
+        "for a whole group, and reward what the reply says. Said once; %s counts them in each step",
+        step,
+        model,
+        trained.rollouts,
+        IDENTICAL,
     )
 
 

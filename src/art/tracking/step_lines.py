@@ -31,7 +31,6 @@ _FATES = {
     "damaged": "damaged in the ledger",
     "mismatch": "masked: engine and trainer disagree",
     "untrainable": "not trainable",
-    "identical": "identical with rewards that cancel out",
 }
 """Fates of single rollouts, in words; those of whole groups are counted in groups."""
 

@@ -16,7 +16,6 @@ FATE_WORDS: Mapping[str, str] = MappingProxyType(
     {
         "trained": "trained",
         "zero_advantage": "equal rewards",
-        "identical": "identical, rewards cancel out",
         "failed": "failed",
         "unscored": "without a reward",
         "no_samples": "nothing sampled",

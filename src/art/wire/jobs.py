@@ -99,8 +99,7 @@ class BalanceSheet(Strict):
     stale (sampled too many steps ago), truncated (cut at its token limit, where the algorithm leaves those
     out), overlong (a sample longer than can be trained), damaged (the ledger's row of a sample is not what
     was written; that sample's tokens are not known), zero_advantage (its reward says nothing: as good as the
-    mean), identical (the same tokens as other rollouts of its group, whose advantages and its own add up to
-    zero), discarded (the program left its group out), untrainable (every sample was drawn from a distribution
+    mean), discarded (the program left its group out), untrainable (every sample was drawn from a distribution
     that the trainer does not compute), mismatch (the algorithm's masks dropped every token of the step, so
     no rollout was trained), context (tokens of samples that cannot be trained, in trained rollouts; no
     rollouts).
@@ -130,6 +129,10 @@ def part_metric(part: StepPart) -> str:
     return f"time/step_{part}_s"
 
 
+IDENTICAL = "data/identical_rollouts"
+"""The metric that counts trained rollouts of the same tokens as others of their group, where the advantages
+add up to zero; only where there are any.
+"""
 ONE_SEED_GROUPS = "data/one_seed_groups"
 """The metric that counts groups of one reply, because their requests had one seed; only where there are any.
 """

@@ -109,7 +109,7 @@ def group_rows(
 
 def refuse_untrainable(groups: Sequence[GroupRow], sheet: BalanceSheet) -> None:
     """Raise RequestError where nothing is trained because the samples can only be context."""
-    if ALL_CONTEXT not in sheet.fates or {"trained", "zero_advantage", "identical"} & set(sheet.fates):
+    if ALL_CONTEXT not in sheet.fates or {"trained", "zero_advantage"} & set(sheet.fates):
         return
     rollout, sample_id, why = next(_untrainable(groups))
     reasons = "; ".join(
