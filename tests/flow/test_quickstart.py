@@ -64,6 +64,7 @@ def test_a_whole_small_run(tmp_path: Path) -> None:
         "run/reward.png",
     ):
         assert shown in done.stdout, shown
+    assert "result: " in done.stdout and "not finished" not in done.stdout
     # A finished run goes on when more steps are asked for, and says so when it holds a run already.
     again = art("quickstart", *TINY, "--output", "run", cwd=tmp_path)
     assert again.returncode == 1 and "--resume" in again.stdout

@@ -45,6 +45,7 @@ async def test_the_row_of_the_reference_key_by_key(model):
         "val/exception_rate": 0.0,
         "val/acc": 0.5,
         "val/group_judge": 0.4,
+        "val/reward_max": 1.0,
         "val/reward_std_dev": 0.5,
         "val/all_good_groups": 0.0,
         "val/all_bad_groups": 0.0,

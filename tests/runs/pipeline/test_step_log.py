@@ -110,7 +110,7 @@ async def test_of_a_job_without_a_step_only_what_was_discarded_is_logged(model: 
     rows, files = logged(model)
     assert list(files) == ["trajectories/discarded/0004.parquet"]
     assert [sorted(name for name in row if "reward" in name) for row in rows] == [
-        ["discarded/reward", "discarded/reward_std_dev"]
+        ["discarded/reward", "discarded/reward_max", "discarded/reward_std_dev"]
     ]
 
 
