@@ -76,7 +76,10 @@ async def test_rows_config_and_axes(tmp_path, runs):
     assert model._get_wandb_run().id == "agent"  # as older programs reach it
     (run,) = runs()
     assert (run.entity, run.project, run.id, run.name) == ("team", "games", "agent", "agent")
-    assert {key: value for key, value in run.config.items() if key != "_wandb"} == {
+    assert (
+        run.config["art"].keys() == {"version", "project", "model"} and run.config["art"]["model"] == "agent"
+    )
+    assert {key: value for key, value in run.config.items() if key not in ("_wandb", "art")} == {
         "seed": 1,
         "lr": {"peak": 0.1, "warmup": 3},
     }
@@ -95,6 +98,33 @@ async def test_rows_config_and_axes(tmp_path, runs):
     axes = ("loss/*", "val/*", "discarded/*", "versus-self/*", "costs/*", "costs/train/judge")
     assert {name: run.axes[name] for name in axes} == dict.fromkeys(axes, "training_step")
     assert run.axes["training_step"] == "" and "costs/all" not in run.axes
+
+
+@pytest.mark.slow
+async def test_what_people_filter_runs_by_changes_with_the_run(tmp_path, runs):
+    """The learning rate of a later job is no conflict, and what the program says itself stays."""
+    model = art.TrainableModel(
+        name="agent",
+        project="games",
+        base_model="art/nano-words",
+        base_path=str(tmp_path),
+        report_metrics=["wandb"],
+        config={"prompt": "be brief"},
+        run_name="third try",
+    )
+    model.update_wandb_config({"learning_rate": 7})
+    for step, rate in enumerate((1e-4, 5e-5)):
+        model._run_log.note_training({"learning_rate": rate})
+        await model.log(metrics={"loss/train": 0.5}, split="train", step=step)
+    (run,) = runs()
+    told = run.config["art"]
+    assert (told["base_model"], told["run_name"], told["config"]) == (
+        "art/nano-words",
+        "third try",
+        {"prompt": "be brief"},
+    )
+    assert told["train"]["learning_rate"] == 5e-5 and run.config["learning_rate"] == 7
+    assert "art/nano-words" in model._get_wandb_run().tags
 
 
 def points(run: OfflineRun, chart: str) -> dict[str, list[tuple[int, float]]]:

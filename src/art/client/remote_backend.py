@@ -42,6 +42,7 @@ from art.process.in_use import InUse
 from art.process.interrupt import ShortCancellation
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
 from art.tracking.progress import open_phases, show_log
+from art.tracking.run_facts import training_settings
 from art.tracking.step_lines import log_sft_step, log_step
 from art.trajectories import gathered
 from art.types import TrainConfig, TrainResult, TrainSFTConfig
@@ -202,6 +203,8 @@ class RemoteBackend:
         aside = train_groups(chosen.get("discarded_groups") or (), given=given, after=groups)
         job_id = chosen.get("job_id") or uuid4().hex
         request = job_request(job_id, groups, aside, model._internal_config, chosen)
+        if (run_log := getattr(model, "_run_log", None)) is not None:  # models of programs' own have none
+            run_log.note_training(training_settings(request))
         begun = time.monotonic()
         with self._following(model, job_id):
             info = await run_job(

@@ -18,6 +18,7 @@ from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.metrics_builder import MetricsBuilder
 from art.tracking.model_files import append_history_row, read_history, read_sums, write_sums
 from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, number, route
+from art.tracking.run_facts import run_facts
 from art.tracking.sinks.registry import configure, report, tables_of
 from art.tracking.sinks.wandb import WandbSink
 
@@ -50,6 +51,8 @@ class RunLog:
 
     def __init__(self) -> None:
         self.wandb = WandbSink()
+        self._training: dict[str, Any] = {}
+        """Settings of the newest training job."""
         self._builder = MetricsBuilder("train")
         self._watch = RunWatch()
         self._contexts: set[str] = set()
@@ -63,6 +66,7 @@ class RunLog:
     def __deepcopy__(self, memo: dict[int, Any]) -> RunLog:
         """Copies the log; sums and waiting values stay with the original."""
         copied = RunLog()
+        copied._training = dict(self._training)
         copied.wandb, copied._builder = copy.deepcopy(self.wandb, memo), self._builder.copy_settings()
         return copied
 
@@ -74,11 +78,21 @@ class RunLog:
 
     def open_trackers(self, model: AnyModel) -> None:
         """Opens the model's runs at its trackers before there is a row. Blocking."""
+        self._note_facts(model)
         self.wandb.open(model)
         configure(model, self.wandb.config)
 
+    def note_training(self, settings: Mapping[str, Any]) -> None:
+        """Tells the trackers what a training job was asked for, with the next row."""
+        self._training = dict(settings)
+
+    def _note_facts(self, model: AnyModel) -> None:
+        if model.report_metrics or self.wandb.wanted(model):
+            self.wandb.note_facts(model, run_facts(model, self._training))
+
     def update_config(self, model: AnyModel, config: Mapping[str, Any]) -> None:
         """Adds to the config of the model's runs at all its trackers."""
+        self._note_facts(model)
         self.wandb.update_config(model, config)
         configure(model, self.wandb.config)
 
@@ -124,6 +138,7 @@ class RunLog:
                 row = self._row(entry, {**averages, **amounts})
                 append_history_row(ModelPaths(folder).history, row)
             self._watch.see(folder, row)
+        self._note_facts(model)
         history = partial(read_history, ModelPaths(folder).history)
         self.wandb.log(model, row, shown.everywhere, history)
         report(model, row, self.wandb.config, shown)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,19 @@ def test_hostile_names_and_texts_arrive_as_text(found):
     assert found["first"]["rows"][tag] == [[4, 1.0]]
     assert "onerror=alert(1)" in found["first"]["words"]  # the table of trajectories
     assert "0.1" in found["first"]["config"] and "onerror=alert(1)" in found["first"]["config"]
+
+
+def test_what_people_filter_runs_by_is_in_the_config(found):
+    first, second = found["first"]["config"], found["second"].get("config", "")
+    told = {"base_model": "art/nano-words", "config.prompt": "brief", "project": "games", "model": "first"}
+    told |= {"train.learning_rate": "0.00025", "train.algorithm.loss": "cispo"}
+    if found["over"] == "tensorboard":  # in the environments of the others the library is not installed
+        told["version"] = version("agent-reinforcement-trainer")
+    for name, value in told.items():
+        assert f"art.{name}" in first and value in first, name
+    assert "k9" not in first and "base_model" not in second
+    if "mlflow" in found["over"]:
+        assert found["first"]["tags"]["art.base_model"] == told["base_model"]
 
 
 def test_a_run_of_mlflow_is_known_by_its_tag_and_keeps_its_files_at_the_server(found):

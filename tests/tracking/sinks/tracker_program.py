@@ -32,7 +32,12 @@ Found = dict[str, dict[str, Any]]
 def model_of(name: str, sink: str, folder: Path) -> Any:
     import art
 
-    return art.Model(name=name, project="games", base_path=str(folder), report_metrics=[sink])
+    given: Any = {"name": name, "project": "games", "base_path": str(folder), "report_metrics": [sink]}
+    if name == "second":
+        return art.Model(**given)
+    return art.TrainableModel(
+        **given, base_model="art/nano-words", config={"prompt": "brief", "api_key": "k9"}
+    )
 
 
 async def write(sink: str, folder: Path) -> None:
@@ -40,6 +45,9 @@ async def write(sink: str, folder: Path) -> None:
 
     first, second = (model_of(name, sink, folder) for name in ("first", "second"))
     first.update_wandb_config({"lr": {"peak": 0.1}, "note": WORDS})
+    first._run_log.note_training(
+        {"learning_rate": 0.00025, "algorithm": {"loss": "cispo"}}
+    )  # as train() does
     turn = art.Trajectory(messages_and_choices=[{"role": "user", "content": WORDS}], reward=1.0)
     for step in (3, 1):  # out of order
         await first.log([turn], split="val", step=step, metrics={"acc": step / 4, "low": -1e-3 * step})

@@ -17,12 +17,14 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
+from art.tracking.run_facts import FACTS
 from art.tracking.sinks.sink import ReportedRun, TableRow, flat, safe_name, writable
 
 _UNSAFE = re.compile(r"[^\w.\- /]")
 _LONGEST_NAME, _LONGEST_VALUE = 200, 500
 _MOST_METRICS, _MOST_PARAMS = 1000, 100  # of one request
 RUN_TAG = "art.run"
+FACT_TAGS = ("base_model", "version")
 
 
 class MlflowSink:
@@ -39,6 +41,8 @@ class MlflowSink:
         else:
             tags, known = {RUN_TAG: run.digest, "art.project": writable(run.project)}, {}
             tags["art.model"] = writable(run.folder.name)
+            facts = config.get(FACTS) or {}
+            tags |= {f"art.{name}": writable(str(facts[name])) for name in FACT_TAGS if facts.get(name)}
             self._id = self._client.create_run(experiment, run_name=writable(run.name), tags=tags).info.run_id
         self._known = set(known)
         self.config(config)

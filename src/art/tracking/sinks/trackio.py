@@ -21,13 +21,15 @@ class TrackioSink:
         """Makes the project's database if there is none. The run begins with its first row."""
         self._project = writable(f"{run.entity}-{run.project}" if run.entity else run.project)
         self._name, self._id = writable(run.name), run.digest
-        self._config = flat(config)
         SQLiteStorage.validate_project_name(self._project)
         SQLiteStorage.init_db(self._project)
+        # A row's config replaces the stored one: what an earlier process said stays.
+        earlier = SQLiteStorage.get_run_config(self._project, self._name, run_id=self._id) or {}
+        self._config = {**earlier, **flat(config)}
 
     def config(self, values: Mapping[str, Any]) -> None:
         """Takes the config, which goes with the next row."""
-        self._config = flat(values)
+        self._config |= flat(values)
 
     def log(self, step: int, row: Mapping[str, float]) -> None:
         """Stores one row, in one transaction."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from art.errors import ConfigurationError, install_command
 from art.process.environment import WANDB_API_KEY, variable
 from art.tracking.names import SECTIONS, SPLITS
+from art.tracking.run_facts import FACTS
 from art.tracking.sinks.sink import TableRow
 from art.wire.nested import deep_merge, without_keys
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 X_AXIS = "training_step"
+_LONGEST_TAG = 64
 _NOT_IN_AN_ID = re.compile(r"[/\\#?%:]")
 
 
@@ -192,6 +194,8 @@ class OpenRuns:
                 reinit="create_new",
                 settings=wandb.Settings(**settings),
             )
+            if base := dict(config.get(FACTS) or {}).get("base_model"):
+                started.tags = tuple(dict.fromkeys((*(started.tags or ()), base[-_LONGEST_TAG:])))
             if not self._at_exit:  # after W&B's own, so that it runs before
                 self._at_exit = bool(atexit.register(self.finish_charts))
             self._runs[key] = _Run(started)
@@ -291,6 +295,7 @@ class WandbSink:
 
     def __init__(self) -> None:
         self._config: dict[str, Any] = {}
+        self._facts: Mapping[str, Any] = {}
         self._given_up = False
 
     def wanted(self, model: AnyModel) -> bool:
@@ -321,12 +326,19 @@ class WandbSink:
         _check_immutable(self._config, config, ())
         self._config = deep_merge(self._config, config)
         if self.wanted(model):
-            open_runs().configure(_key(model), self._config)
+            open_runs().configure(_key(model), self.config)
+
+    def note_facts(self, model: AnyModel, facts: Mapping[str, Any]) -> None:
+        """Takes what the run's config says of itself; unlike what `update_config` says, it may change."""
+        if facts != self._facts:
+            self._facts = facts
+            if self.wanted(model):
+                open_runs().configure(_key(model), self.config)
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """Returns what `update_config` was told, without keys."""
-        return self._config
+        """Returns the facts and what `update_config` was told, without keys."""
+        return deep_merge(self._facts, self._config)
 
     def _log_row(
         self,
@@ -347,9 +359,9 @@ class WandbSink:
         patience = None if asked else UNASKED_PATIENCE_S
         try:
             if row is None:
-                return open_runs().open(_key(model), self._config, patience)
+                return open_runs().open(_key(model), self.config, patience)
             shown = {name: _table(rows) for name, rows in tables.items()}
-            open_runs().log(_key(model), self._config, {**row, **shown}, patience, history)
+            open_runs().log(_key(model), self.config, {**row, **shown}, patience, history)
         except Exception as error:  # W&B raises errors of many kinds; none may end a training unasked
             if asked:
                 raise
