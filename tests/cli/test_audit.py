@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 
 from art.cli.audit import all_verdicts
 from art.cli.audit_computation import LIMITS, judge_difference, targets
-from art.cli.audit_conversation import AuditVerdict
+from art.cli.audit_conversation import AuditVerdict, renderer_verdicts
 from art.cli.main import app
+from art.rendering.registry import create_chat_renderer
 from art.training.audit import LogprobDifference
 
 pytestmark = pytest.mark.slow
@@ -87,10 +88,9 @@ def test_the_shipped_models_pass(name: str, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "a.json").read_text())
     assert report["passed"] is True
     levels = {verdict["check"]: verdict["level"] for verdict in report["verdicts"]}
-    assert set(levels.values()) == {"pass"} and len(levels) == 14
-    assert {"bridging: tool calls", "packed = plain rows", "sampler = trainer", "checkpoint in PEFT"} <= set(
-        levels
-    )
+    assert set(levels.values()) == {"pass"} and len(levels) == 15
+    named = {"tools", "bridging: tool calls", "packed = plain rows", "sampler = trainer"}
+    assert named | {"checkpoint in PEFT"} <= set(levels)
 
 
 async def test_a_template_that_strips_thinking_is_noted_and_bridged(tmp_path: Path) -> None:
@@ -102,6 +102,7 @@ async def test_a_template_that_strips_thinking_is_noted_and_bridged(tmp_path: Pa
     assert found["bridging: thinking"].level == "pass"
     assert found["tool format"].level == "note" and "knows no tools" in found["tool format"].what
     assert found["bridging: tool calls"].level == found["tool arguments"].level == "pass"
+    assert found["tools"].level == "pass", "in the generic format"
     assert [verdict.check for verdict in found.values() if verdict.level == "fail"] == []
 
 
@@ -140,6 +141,13 @@ async def test_a_context_that_cannot_be_used_whole_is_noted(tmp_path: Path) -> N
     found = await audited(save(tmp_path, Qwen3Config(**SHAPE, rope_parameters=rope), STRIPS))
     assert found["configuration"].level == "note" and "beyond 128 tokens" in found["configuration"].what
     assert found["sampler = trainer"].level == "pass"
+
+
+def test_tools_that_would_not_be_in_the_prompt_are_a_failure(tmp_path: Path) -> None:
+    """The generic format is switched off, and the template knows none."""
+    renderer = create_chat_renderer(save(tmp_path, Qwen3Config(**SHAPE), STRIPS), name="x")
+    found = {one.check: one for one in renderer_verdicts(renderer.with_arguments({}, tool_format="template"))}
+    assert found["tools"].level == "fail" and "knows no tools" in found["tools"].what
 
 
 async def test_a_missing_model_is_one_readable_line(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_a_function_of_ones_own_is_evaluated_on_a_file_of_scenarios(trained: Pat
     assert table["rare"] == ["7.0000", "±", "0.0000"] * 2  # of the rollouts that have it
     assert (table["rollouts"], table["failed"], table["unscored"]) == (["4"] * 2, ["2"] * 2, ["2"] * 2)
     assert (
-        table["95"] == ["%", "interval", "by", "scenario", *(["-2.676", "to", "3.676"] * 2)]
+        table["95"] == ["%", "interval", "by", "scenario", *(["0.000", "to", "1.000"] * 2)]
         and table["pass@2"] == ["0.0000"] * 2
     )
     groups = read_trajectory_groups(data_dir / "games/models/player/trajectories/val/0002.parquet")
@@ -252,7 +252,7 @@ def test_the_interval_is_over_scenarios_and_pairs_need_both_sides() -> None:
 
     before, after = score([0.0, 1.0], [0.0, 0.0], [None, None]), score([1.0, 1.0], [0.0, 1.0], [1.0, 1.0])
     assert before.scenarios == (0.5, 0.0, None) and before.pass_at == {1: 0.25, 2: 0.5}
-    assert after.reward == Estimate.from_values([1.0, 0.5, 1.0]) and after.reward.count == 3
+    assert after.reward == Estimate.from_scores([1.0, 0.5, 1.0]) and after.reward.count == 3
     assert paired_difference(before, after) == Estimate.from_values([0.5, 0.5])
     uneven = score([1.0, 0.0, 0.0], [1.0])
     assert uneven.pass_at == {1: pytest.approx((1 / 3 + 1) / 2)}, "of the most that all have"

@@ -84,6 +84,7 @@ def renderer_verdicts(renderer: LibraryRenderer) -> Iterator[AuditVerdict]:
     them.
     """
     yield AuditVerdict(level="pass", check="renderer", what=renderer.kind)
+    yield _shows_tools(renderer)
     if renderer.kind == "GenericToolsRenderer":
         yield AuditVerdict(
             level="note",
@@ -106,6 +107,23 @@ def renderer_verdicts(renderer: LibraryRenderer) -> Iterator[AuditVerdict]:
     yield _bridges(
         renderer,
         AuditTurn(name="bridging: tool calls", reply=spelled, after=tuple(RESULT), tools=tuple(TOOLS)),
+    )
+
+
+def _shows_tools(renderer: LibraryRenderer) -> AuditVerdict:
+    """An agent whose tools are not in its prompt is trained without them."""
+    check, function = "tools", TOOLS[0]["function"]
+    try:
+        prompt = renderer.decode(renderer.render(QUESTION, TOOLS))
+    except (ARTError, ValueError, TypeError) as error:
+        return AuditVerdict(level="fail", check=check, what=f"a request with tools is refused: {error}")
+    if function["name"] in prompt and "city" in prompt:
+        return AuditVerdict(level="pass", check=check, what="the model is shown a request's tools")
+    return AuditVerdict(
+        level="fail",
+        check=check,
+        what="the model is not shown a request's tools: an agent would be trained without them",
+        remedy='set a chat template that renders `tools`, or take out "tool_format": "template"',
     )
 
 

@@ -57,6 +57,8 @@ class Estimate:
 
     >>> Estimate.from_values([0.0, 0.2, 0.4])
     Estimate(mean=0.2, low=-0.297, high=0.697, count=3)
+    >>> Estimate.from_scores([0.0, 0.2, 0.4])
+    Estimate(mean=0.2, low=0.0, high=0.697, count=3)
     """
 
     mean: float
@@ -66,8 +68,23 @@ class Estimate:
     count: int
 
     @classmethod
-    def from_values(cls, values: Sequence[float]) -> Estimate | None:
-        """Returns the estimate of the values; None without values."""
+    def from_scores(cls, scores: Sequence[float]) -> Estimate | None:
+        """Returns the estimate of scores, its interval inside the range that all of them lie in: 0 to 1, or
+        -1 to 1. Few values say little of their spread, and a mean beyond what each of them keeps is none.
+        """
+        return cls.from_values(scores, within=_range_of(scores))
+
+    @classmethod
+    def from_pairs(cls, pairs: Sequence[tuple[float, float]]) -> Estimate | None:
+        """Returns the estimate of the second score less the first, inside what their range leaves."""
+        low, high = _range_of([score for pair in pairs for score in pair])
+        return cls.from_values([after - before for before, after in pairs], within=(low - high, high - low))
+
+    @classmethod
+    def from_values(
+        cls, values: Sequence[float], *, within: tuple[float, float] = (-math.inf, math.inf)
+    ) -> Estimate | None:
+        """Returns the estimate of the values; None without values. within: the range of their mean."""
         if not values:
             return None
         count, mean = len(values), math.fsum(values) / len(values)
@@ -75,7 +92,8 @@ class Estimate:
             return cls(mean=round(mean, 3), low=None, high=None, count=1)
         variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
         half = t_975(count - 1) * math.sqrt(variance / count)
-        return cls(mean=round(mean, 3), low=round(mean - half, 3), high=round(mean + half, 3), count=count)
+        low, high = max(mean - half, within[0]), min(mean + half, within[1])
+        return cls(mean=round(mean, 3), low=round(low, 3), high=round(high, 3), count=count)
 
     @property
     def above_zero(self) -> bool:
@@ -92,6 +110,13 @@ class Estimate:
         if self.low is None or self.high is None:
             return f"{self.mean:+.2f} (a single value: no interval)"
         return f"{self.mean:+.2f} (95 % interval {self.low:+.2f} to {self.high:+.2f})"
+
+
+def _range_of(scores: Sequence[float]) -> tuple[float, float]:
+    for low, high in ((0.0, 1.0), (-1.0, 1.0)):
+        if all(low <= score <= high for score in scores):
+            return low, high
+    return -math.inf, math.inf
 
 
 EVEN = 1e-9
@@ -188,13 +213,12 @@ async def compare(
     known = [(old, new) for old, new in both if old is not None and new is not None]
     judged = [new - old for old, new in known]
     truth = [(row.measured_before, row.measured_after) for row in rows]
+    measured = [(old, new) for old, new in truth if old is not None and new is not None]
     return Comparison(
         before=await _comparison_side(before, per_task, figures, measure, [old for old, _ in known]),
         after=await _comparison_side(after, per_task, figures, measure, [new for _, new in known]),
-        judged=Estimate.from_values(judged),
-        measured=Estimate.from_values(
-            [new - old for old, new in truth if old is not None and new is not None]
-        ),
+        judged=Estimate.from_pairs(known),
+        measured=Estimate.from_pairs(measured),
         wins=sum(one > EVEN for one in judged),
         ties=sum(abs(one) <= EVEN for one in judged),
         losses=sum(one < -EVEN for one in judged),
@@ -252,7 +276,7 @@ async def _comparison_side(
         attempts=len(flat),
         failed=per_task * len(rollouts) - len(flat),
         judged=mean_of_known(judged),
-        estimate=Estimate.from_values(judged),
+        estimate=Estimate.from_scores(judged),
         figures=await mean_figures(flat, figures, measure),
     )
 

@@ -311,4 +311,4 @@ class EnvironmentRun:
 def mean_reward_of(scenarios: Sequence[Sequence[Trajectory]]) -> Estimate | None:
     """Returns the mean reward of a scenario, of those that have one; None if none has."""
     scored = [scores(rollouts) for rollouts in scenarios]
-    return Estimate.from_values([fmean(rewards) for rewards in scored if rewards])
+    return Estimate.from_scores([fmean(rewards) for rewards in scored if rewards])

@@ -250,7 +250,7 @@ def paired_difference(before: CheckpointScore, after: CheckpointScore) -> Estima
     Student's t over the scenarios that both have scored; None without any.
     """
     pairs = zip(before.scenarios, after.scenarios, strict=True)
-    return Estimate.from_values([new - old for old, new in pairs if old is not None and new is not None])
+    return Estimate.from_pairs([(old, new) for old, new in pairs if old is not None and new is not None])
 
 
 async def evaluate(
@@ -317,7 +317,7 @@ def score_of(groups: Sequence[art.TrajectoryGroup], *, success: float = 1.0) -> 
         evaluation=Evaluation.from_rows(rows),
         failed=len(errors),
         unscored=len(rollouts) - len(rows),
-        reward=Estimate.from_values([mean for mean in means if mean is not None]),
+        reward=Estimate.from_scores([mean for mean in means if mean is not None]),
         pass_at=_pass_at(rewards, success),
         scenarios=means,
     )
