@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BY_ADDRESS = "/r/"
+_BASE_URL = re.compile(r"(?:/r/[^/]+)?(?:/v1)?/?")
 _LANDING = """This is a server of ART, the Agent Reinforcement Trainer.
 
 It speaks OpenAI's protocol under /v1 to those who have a key:
@@ -212,7 +214,7 @@ class App:
         )
         self._requests = TenantConcurrency(limits.tenant_in_flight, "requests")
         self.bodies = BodyMemory(limits.tenant_body_bytes, limits.body_bytes)
-        self._dialects = _dialects(self._sampler, limits)
+        self._dialects = _dialects(self._sampler, limits, self.counts.left_out)
         self._routes = Router(
             routes=[
                 openapi_route(),
@@ -257,7 +259,7 @@ class App:
             await send(event)
 
         try:
-            if scope["path"] == "/":
+            if scope["path"] == "/" or _is_probe(scope):
                 seen.route = "/"
                 await _greet(scope, receive, send)
                 return
@@ -359,7 +361,14 @@ async def _greet(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse(_LANDING)(scope, receive, send)
 
 
-def _dialects(sampler: CompletionService, limits: LimitSettings) -> dict[str, Dialect]:
+def _is_probe(scope: Scope) -> bool:
+    """Returns whether an agent only looks if somebody answers at the base URL that it was given."""
+    return scope["method"] == "HEAD" and _BASE_URL.fullmatch(scope["path"]) is not None
+
+
+def _dialects(
+    sampler: CompletionService, limits: LimitSettings, left_out: Counter[tuple[str, str]]
+) -> dict[str, Dialect]:
     """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
     threads = TenantThreads()
     completions = Completions(sampler, limits, threads)
@@ -367,9 +376,9 @@ def _dialects(sampler: CompletionService, limits: LimitSettings) -> dict[str, Di
         "/v1/chat/completions": ChatCompletions(sampler, limits, threads),
         "/v1/completions": completions,
         "/inference/v1/generate": TokenCompletions(sampler, limits, threads, completions.raw),
-        "/v1/responses": Responses(sampler, limits, threads),
-        "/v1/messages": AnthropicMessages(sampler, limits, threads),
-        "/v1/messages/count_tokens": AnthropicTokens(sampler, limits, threads),
+        "/v1/responses": Responses(sampler, limits, threads, left_out),
+        "/v1/messages": AnthropicMessages(sampler, limits, threads, left_out),
+        "/v1/messages/count_tokens": AnthropicTokens(sampler, limits, threads, left_out),
     }
 
 

@@ -162,6 +162,8 @@ class Counts:
         self.requests = RequestCounts()
         self.tokens = TokenCounts(self.labels)
         self.lag = LoopLag()
+        self.left_out: Counter[tuple[str, str]] = Counter()
+        """Parts of requests that did not act, by route and kind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

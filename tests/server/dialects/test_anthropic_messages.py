@@ -188,7 +188,7 @@ async def test_tokens_are_counted_as_they_will_be_sent(live: Live, client: httpx
         ({"max_tokens": None}, 400, "invalid_request_error"),
         ({"messages": [{"role": "user", "content": "x" * 5000}]}, 400, "invalid_request_error"),
         ({"stop_sequences": [3]}, 400, "invalid_request_error"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, "invalid_request_error"),
+        ({"tools": [{"name": "bash"}]}, 400, "invalid_request_error"),
     ],
 )
 async def test_errors_have_anthropic_s_shape(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from art.errors import RequestError
 from art.server.chat.chat_request import read_chat_request
 from art.server.chat.messages import sample_hint
+from art.server.chat.request_fields import LeftOutParts
 from art.server.dialects.anthropic_request import chat_body
 
 HI = {"role": "user", "content": "hi"}
 BODY: dict[str, Any] = {"model": "m", "max_tokens": 10, "messages": [HI]}
+_EDIT = "context_management.edits[0]"
 TOOL = {"name": "read", "description": "d", "input_schema": {"type": "object", "properties": {"x": {}}}}
 
 
@@ -136,12 +139,10 @@ def test_an_output_format_is_a_response_format() -> None:
         ({"messages": [3]}, "messages[0]"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{**HI, "name": "x"}]}, "messages[0].name"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [HI, {"role": "assistant", "content": "The best answer is"}]}, "messages[1]"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-        ({"messages": [{"role": "user", "content": [{**text("x"), "y": 1}]}]}, "messages[0].content[0].y"),
         (
             {"messages": [{"role": "user", "content": [{**text("x"), "cache_control": 1}]}]},
             "messages[0].content[0].cache_control",
@@ -154,19 +155,13 @@ def test_an_output_format_is_a_response_format() -> None:
         ({"stop_sequences": "END"}, "stop_sequences"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"stream": 1}, "stream"),
-        ({"metadata": {"team": "x"}}, "metadata"),
         ({"metadata": {"user_id": 3}}, "metadata.user_id"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
-        ({"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display"),
         ({"thinking": 3}, "thinking"),
         ({"output_config": {"effort": "utmost"}}, "output_config.effort"),
-        ({"output_config": {"pace": "low"}}, "output_config.pace"),
         ({"output_config": {"format": {"type": "text"}}}, "output_config.format"),
         ({"tools": {}}, "tools"),
         ({"tools": [3]}, "tools[0]"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
         ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
-        ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading"),
         ({"tools": [{**TOOL, "description": 3}]}, "tools[0].description"),
         ({"tool_choice": "any"}, "tool_choice.type"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
@@ -174,10 +169,16 @@ def test_an_output_format_is_a_response_format() -> None:
             {"tool_choice": {"type": "any", "disable_parallel_tool_use": 1}},
             "tool_choice.disable_parallel_tool_use",
         ),
-        ({"speed": "fast"}, "speed"),
         ({"thread": {"type": "create"}}, "thread"),
-        ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
         ({"n": 2}, "n"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"temprature": 0.5}, "temprature"),
+        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "sometimes"}}, "thinking"),
+        ({"output_format": {"type": "text"}}, "output_format"),
+        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, _EDIT),
+        ({"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": 2}]}}, _EDIT),
+        ({f"field_{n}": n for n in range(300)}, "body"),
     ],
 )
 def test_what_cannot_act_is_refused_by_its_name(change: dict[str, Any], param: str) -> None:
@@ -185,6 +186,79 @@ def test_what_cannot_act_is_refused_by_its_name(change: dict[str, Any], param: s
         chat_body({**BODY, **change})
     assert refused.value.param == param
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("change", "at"),
+    [
+        ({"messages": [{**HI, "name": "x"}]}, "messages[0].name"),
+        ({"messages": [{"role": "user", "content": [{**text("x"), "y": 1}]}]}, "messages[0].content[0].y"),
+        ({"metadata": {"team": "x"}}, "metadata.team"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display"),
+        ({"output_config": {"pace": "low"}}, "output_config.pace"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
+        ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading"),
+        ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+        (
+            {
+                "messages": [
+                    {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]},
+                    HI,
+                ]
+            },
+            "messages[0].content[0]",
+        ),
+        ({"diagnostics": {"level": 3}}, "diagnostics"),
+    ],
+)
+def test_what_changes_no_reply_is_left_out_and_counted_or_refused_where_requests_are_strict(
+    change: dict[str, Any], at: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts: Counter[tuple[str, str]] = Counter()
+    lenient, strict = LeftOutParts("/v1/messages", counts), LeftOutParts("/v1/messages", strict=True)
+    asked = {**BODY, **change}
+    for _ in range(3):
+        chat = chat_body(asked, lenient)
+    assert chat.keys() - {"metadata", "tools", "parallel_tool_calls"} == {"model", "max_tokens", "messages"}
+    assert chat["messages"][-1] == HI or "content" in at
+    assert [*counts.values()] == [3] and len(caplog.records) == 1, "each is logged once"
+    with pytest.raises(RequestError) as refused:
+        chat_body(asked, strict)
+    assert refused.value.param == at and refused.value.status == 400
+
+
+def test_tools_that_the_agent_runs_are_functions_and_the_others_are_left_out() -> None:
+    tools = [
+        {"type": "bash_20250124", "name": "bash"},
+        {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 9},
+        {"type": "memory_20250818", "name": "memory"},
+        {"type": "web_search_20260209", "name": "web_search", "max_uses": 3},
+        {"type": "code_execution_20250825", "name": "code_execution"},
+        {**TOOL, "type": "custom"},
+    ]
+    chat = chat_body({**BODY, "tools": tools, "tool_choice": {"type": "tool", "name": "bash"}})
+    shown = {tool["function"]["name"]: tool["function"]["parameters"] for tool in chat["tools"]}
+    assert [*shown] == ["bash", "str_replace_based_edit_tool", "memory", "read"]
+    assert shown["bash"]["properties"].keys() == {"command", "restart"}
+    assert "insert_text" in shown["str_replace_based_edit_tool"]["properties"]
+    assert read_chat_request(chat, max_n=1).tool_choice.names == ("bash",)
+
+
+def test_a_context_edit_that_keeps_everything_is_accepted() -> None:
+    keeps = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    for value in (keeps, {}, {"edits": []}):
+        assert chat_body({**BODY, "context_management": value}) == chat_body(BODY)
+
+
+def test_a_call_without_a_name_and_a_tool_that_was_found_are_shown_as_they_are() -> None:
+    calls = [{"type": "tool_use", "id": "a", "input": {"x": 1}}]
+    found = [{"type": "tool_reference", "tool_name": "read"}, {"type": "text", "text": "b"}]
+    results = [{"type": "tool_result", "tool_use_id": "a", "content": found}]
+    messages = [{"role": "assistant", "content": calls}, {"role": "user", "content": results}]
+    said, result = read_chat_request(chat_body({**BODY, "messages": messages}), max_n=1).messages
+    assert said["tool_calls"][0]["function"] == {"name": "", "arguments": '{"x":1}'}
+    assert result["content"] == "read\nb"
 
 
 @pytest.mark.parametrize("kind", ["image", "document", "search_result", "container_upload", "tool_use"])

@@ -189,8 +189,10 @@ def _assistant(message: dict[str, Any], read: dict[str, Any], at: str) -> None:
 
 def _call(call: Any, at: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        refuse(f"{at} must be an object with a function that has a name", at)
+    # A small model may write a call without a name: it is shown what it wrote.
+    name = function.get("name") if isinstance(function, dict) else 0
+    if not isinstance(function, dict) or not isinstance(name, str | None):
+        refuse(f"{at} must be an object with a function, whose name is a text", at)
     arguments = function.get("arguments", "{}")
     if not isinstance(arguments, str):
         # Some frameworks keep arguments parsed.
@@ -201,7 +203,7 @@ def _call(call: Any, at: str) -> dict[str, Any]:
     return {
         "id": _text_of(call.get("id") or ""),
         "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
+        "function": {"name": name or "", "arguments": arguments},
     }
 
 
@@ -209,7 +211,7 @@ def _content(content: Any, role: str, at: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
     if content is None:
-        if role == "assistant":
+        if role in ("assistant", "tool"):  # a tool may have nothing to say
             return ""
         refuse(f"{at}.content is missing", f"{at}.content")
     if not isinstance(content, list):

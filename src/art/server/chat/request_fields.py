@@ -4,16 +4,23 @@ A dialect declares a field once, as a `RequestField`; its `RequestSchema` reads 
 the OpenAPI document. `OTHER_FIELDS` lists the fields of OpenAI's, vLLM's and Anthropic's requests that do not
 act: a client that sends what other servers take is served, unless that would change what is learned without
 the ledger knowing. `docs/reference/endpoint.md` has the table; a test holds it to this one.
+
+The dialects of agents are open: nobody here can edit those programs, and each release of them brings fields.
+What such a request has and nothing here acts on, its `LeftOutParts` notes once and counts. A name that acts
+in another dialect, or looks like one that acts, is refused everywhere: leaving it out would change the reply.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
-from art.errors import RequestError
+from art.errors import RequestError, did_you_mean
 from art.wire.request_values import WHOLE_VALUE, Idle, Schema, Values, refuse
 from art.wire.sampling import Parameter
 
@@ -22,6 +29,15 @@ _CACHES = "prefixes are cached automatically, and replies do not change"
 _MEDIA = "it configures images and sound, which are not supported"
 _OTHER_WEIGHTS = "the sampled distribution would differ from the one whose logprobs are recorded"
 _OTHER_PROMPT = "the prompt would differ from the messages"
+_MOST_NOTED = 200
+"""Kinds of left out parts that have a name of their own: requests of strangers name them."""
+_NOT_NAMED = "(others)"
+_LONGEST_NAME = 100
+_MOST_UNKNOWN = 100
+"""Fields of one body that no dialect knows: each is compared with those that act."""
+_ALIKE = 0.8
+"""So much is a misspelt name like the one that was meant, from 0 to 1."""
+_log = logging.getLogger(__name__)
 
 
 def _idle(why: str) -> Idle:
@@ -103,6 +119,37 @@ OTHER_FIELDS: Mapping[str, Idle] = MappingProxyType(
 )
 
 
+class LeftOutParts:
+    """The parts of a route's requests that nothing here acts on: each kind is logged once, all are counted.
+
+    `strict`: refuse it instead.
+    """
+
+    def __init__(
+        self, route: str, counts: Counter[tuple[str, str]] | None = None, *, strict: bool = False
+    ) -> None:
+        """counts: of all routes, by route and kind."""
+        self._route, self._strict = route, strict
+        self._counts = Counter() if counts is None else counts
+        self._lock = threading.Lock()
+
+    def skip(self, kind: str, at: str, why: str) -> None:
+        """Notes that a part of a request does not act. `kind`: its name without places and values.
+
+        Raises: RequestError where requests are strict.
+        """
+        if self._strict:
+            refuse(f"{at} is not supported: {why}", at, "unsupported_parameter")
+        key = self._route, kind[:_LONGEST_NAME]
+        with self._lock:
+            if key not in self._counts and len(self._counts) >= _MOST_NOTED:
+                key = self._route, _NOT_NAMED
+            self._counts[key] += 1
+            first = self._counts[key] == 1
+        if first:
+            _log.warning("%s: %r does not act: %s (said once)", *key, why)
+
+
 Act = Callable[[Any, str, Any], None]
 
 
@@ -129,7 +176,8 @@ class RequestField:
 class RequestSchema:
     """The fields of a dialect's bodies, each declared once, and the `idle` ones, which do not act.
 
-    `quoted`: characters of a wrong value that a refusal repeats.
+    `quoted`: characters of a wrong value that a refusal repeats. `elsewhere`: fields that act in other
+    dialects, where this one leaves out what it does not know; None: it refuses that.
     """
 
     def __init__(
@@ -139,11 +187,13 @@ class RequestSchema:
         required: tuple[str, ...] = (),
         idle: Mapping[str, Idle] = OTHER_FIELDS,
         quoted: int = WHOLE_VALUE,
+        elsewhere: Mapping[str, RequestField] | None = None,
     ) -> None:
         self.fields = fields
         self.required = required
         self._idle = idle
         self._quoted = quoted
+        self._elsewhere = elsewhere
 
     @property
     def schema(self) -> Schema:
@@ -156,15 +206,16 @@ class RequestSchema:
                 for name, kind in kinds.items()
             },
             "required": list(self.required),
-            "additionalProperties": False,
+            "additionalProperties": self._elsewhere is not None,
         }
 
-    def read(self, request: Any, body: dict[str, Any]) -> None:
+    def read(self, request: Any, body: dict[str, Any], left_out: LeftOutParts | None = None) -> None:
         """Reads the body's fields into the request. Raises: RequestError naming the first wrong field."""
+        self.check_number(body)
         for name, value in body.items():
             field = self.fields.get(name)
             if field is None:
-                self.check_other_field(name, value)
+                self.check_other_field(name, value, left_out)
             elif value is not None or name in self.required:
                 field.read(request, name, value, quoted=self._quoted)
         for name in self.required:
@@ -175,19 +226,32 @@ class RequestSchema:
         """The checked value of one field; None: it was not given. Raises: RequestError naming the field."""
         return None if value is None else self.fields[name].values.read(name, value, quoted=self._quoted)
 
-    def check_other_field(self, name: str, value: Any) -> None:
-        """Returns whether a field that does not act is accepted; a null always is: it was not given.
+    def check_number(self, body: dict[str, Any]) -> None:
+        """Raises: RequestError for a body of more fields than can be meant."""
+        most = len(self.fields) + len(self._idle) + _MOST_UNKNOWN
+        if len(body) > most:
+            refuse(f"the body has {len(body)} fields; {most} are the most", "body", "invalid_request")
+
+    def check_other_field(self, name: str, value: Any, left_out: LeftOutParts | None = None) -> None:
+        """Checks a field that does not act; a null is one that was not given.
 
         Raises: RequestError naming the field.
         """
         if value is None:
             return
         other = self._idle.get(name)
-        if other is None:
-            listed = ", ".join(sorted(self.fields))
-            problem = f"{name[:100]!r} is not supported; supported: {listed}"
-            refuse(problem, name[:100], "unsupported_parameter")
-        other.read(name, value)
+        if other is not None:
+            other.read(name, value)
+            return
+        shown, hint = name[:_LONGEST_NAME], ""
+        if left_out is not None and self._elsewhere is not None:
+            hint = did_you_mean(shown, self.fields, likeness=_ALIKE)
+            if not hint and name not in self._elsewhere:
+                left_out.skip(shown, shown, "no field of this name is known here")
+                return
+        listed = ", ".join(sorted(self.fields))
+        problem = f"{shown!r} is not supported{hint and f' ({hint})'}; supported: {listed}"
+        refuse(problem, shown, "unsupported_parameter")
 
 
 def check_object(body: Any) -> None:

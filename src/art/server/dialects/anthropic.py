@@ -7,6 +7,7 @@ closed, one after the other (`MessageEvents`). Errors have Anthropic's shape.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,9 +17,11 @@ from pydantic_core import from_json
 from art.errors import ARTError
 from art.server.chat.chat_request import ChatRequest, read_chat_request
 from art.server.chat.prompt_and_reply import Completion, PreparedRequest, check_messages_fit
-from art.server.dialects.anthropic_request import chat_body
+from art.server.chat.request_fields import LeftOutParts
+from art.server.dialects.anthropic_request import ROUTE, chat_body
 from art.server.dialects.completion_service import (
     ChoiceFinished,
+    CompletionService,
     StreamedChoice,
     StreamEvent,
     StreamStarted,
@@ -26,7 +29,8 @@ from art.server.dialects.completion_service import (
     stream_reply_events,
 )
 from art.server.dialects.dialect import Dialect, named_event, send_stream
-from art.server.http import Scope, Send, error_body, send_json, status_of
+from art.server.http import Scope, Send, TenantThreads, error_body, send_json, status_of
+from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, tenant_in
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD
 
@@ -188,7 +192,18 @@ def anthropic_error(error: ARTError, tenant: Tenant = None) -> dict[str, Any]:
 
 
 class _Anthropic(Dialect):
-    """The part that both routes share: errors in Anthropic's format."""
+    """The part that both routes share: errors in Anthropic's format, and what requests leave out."""
+
+    def __init__(
+        self,
+        sampler: CompletionService,
+        limits: LimitSettings,
+        threads: TenantThreads | None = None,
+        counts: Counter[tuple[str, str]] | None = None,
+    ) -> None:
+        """counts: of what was left out."""
+        super().__init__(sampler, limits, threads)
+        self.left_out = LeftOutParts(ROUTE, counts, strict=limits.strict_requests)
 
     async def refuse(self, send: Send, error: ARTError, tenant: Tenant = None) -> None:
         """The reply of a failed request."""
@@ -201,7 +216,7 @@ class AnthropicMessages(_Anthropic):
 
     def read(self, scope: Scope, body: Any) -> ChatRequest:
         """The request of a decoded body. Raises: RequestError."""
-        return read_chat_request(chat_body(body), max_n=1)
+        return read_chat_request(chat_body(body, self.left_out), max_n=1)
 
     async def answer(self, scope: Scope, request: ChatRequest, send: Send) -> None:
         """Sample what is asked for."""
@@ -230,7 +245,7 @@ class AnthropicTokens(_Anthropic):
 
     def read(self, scope: Scope, body: Any) -> ChatRequest:
         """The request of a decoded body. Raises: RequestError."""
-        return read_chat_request(chat_body(body, counting=True), max_n=1)
+        return read_chat_request(chat_body(body, self.left_out, counting=True), max_n=1)
 
     async def answer(self, scope: Scope, request: ChatRequest, send: Send) -> None:
         """Render what is asked for."""

@@ -1,20 +1,34 @@
 """An Anthropic request (`/v1/messages`) is read into the body of a chat completion.
 
-Content blocks become chat messages: text, calls and their results, thinking; the rest is refused. Each field
-acts, is refused by its name, or `OTHER_FIELDS` says what becomes of it.
+Content blocks become chat messages: text, calls and their results, thinking; blocks of other types are
+refused. A field acts, is refused by its name where leaving it out would change the reply, or is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import orjson
 from pydantic import Field
 
-from art.server.chat.chat_request import EFFORT
+from art.server.chat.chat_request import CHAT, EFFORT
 from art.server.chat.messages import MOST_MESSAGES
-from art.server.chat.request_fields import OTHER_FIELDS, RequestField, RequestSchema, check_object
+from art.server.chat.request_fields import (
+    OTHER_FIELDS,
+    LeftOutParts,
+    RequestField,
+    RequestSchema,
+    check_object,
+)
+from art.server.dialects.anthropic_tools import (
+    CHOICE,
+    TOOL,
+    chat_tool_choice,
+    chat_tools,
+    check_cache_control,
+)
+from art.wire.quoting import quote_value
 from art.wire.request_values import (
     AT_LEAST_ONE,
     FLAG,
@@ -36,18 +50,24 @@ _FIELDS = {
     "tool_use": {"type", "id", "name", "input", "cache_control", "caller"},
     "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
     "thinking": {"type", "thinking", "signature"},
+    "redacted_thinking": {"type", "data"},
+    "tool_reference": {"type", "tool_name", "cache_control"},
 }
 _OF_ROLE = {
     "system": ("text",),
     "user": ("text", "tool_result"),
-    "assistant": ("text", "tool_use", "thinking"),
+    "assistant": ("text", "tool_use", "thinking", "redacted_thinking"),
 }
+_IN_RESULT = ("text", "tool_reference")
+ROUTE = "/v1/messages"
+_UNSUPPORTED = "unsupported_parameter"
+_NOT_SHOWN = "the model is not shown it"
 _ERROR = "Error: "
 _BETWEEN = "\n"
 """Stands between the text blocks of one message, which are paragraphs of their own."""
 
 
-def read_conversation(value: Any) -> list[dict[str, Any]]:
+def read_conversation(value: Any, left_out: LeftOutParts) -> list[dict[str, Any]]:
     """Chat messages of `messages`. Raises: RequestError naming the block."""
     if not isinstance(value, list) or not value:
         refuse("messages must be a list of at least one message", "messages")
@@ -55,7 +75,7 @@ def read_conversation(value: Any) -> list[dict[str, Any]]:
         refuse(f"{len(value)} messages are more than {MOST_MESSAGES}", "messages", "context_length_exceeded")
     read: list[dict[str, Any]] = []
     for index, message in enumerate(value):
-        read += _message(message, f"messages[{index}]")
+        read += _message(message, f"messages[{index}]", left_out)
     if read and read[-1]["role"] == "assistant":
         refuse(
             "the last message is the assistant's: continuing it (prefill) is not supported; end with the "
@@ -66,61 +86,63 @@ def read_conversation(value: Any) -> list[dict[str, Any]]:
     return read
 
 
-def read_text(value: Any, at: str) -> str:
+def read_text(value: Any, at: str, left_out: LeftOutParts) -> str:
     """The text of a string or of text blocks. Raises: RequestError naming the block."""
     if isinstance(value, str):
         return value
-    return _BETWEEN.join(_text(block, where) for block, where in _blocks(value, "system", at))
+    return _BETWEEN.join(_text(block, where) for block, where in _blocks(value, _IN_RESULT, at, left_out))
 
 
-def _message(message: Any, at: str) -> list[dict[str, Any]]:
+def _message(message: Any, at: str, left_out: LeftOutParts) -> list[dict[str, Any]]:
     if not isinstance(message, dict):
         refuse(f"{at} must be an object with role and content", at)
-    if unknown := sorted(message.keys() - {"role", "content"}):
-        refuse(f"{at}.{unknown[0]} is unknown; known: role, content", f"{at}.{unknown[0]}")
+    for name in message.keys() - {"role", "content"}:
+        left_out.skip(f"messages.{name}", f"{at}.{name[:100]}", _NOT_SHOWN)
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or role not in _OF_ROLE:
         refuse(f"{at}.role must be one of {', '.join(_OF_ROLE)}", f"{at}.role")
     if isinstance(content, str):
         return [{"role": role, "content": content}]
-    blocks = _blocks(content, role, f"{at}.content")
+    blocks = _blocks(content, _OF_ROLE[role], f"{at}.content", left_out)
     if role == "assistant":
         return [_reply(blocks)]
-    return _messages_of(role, blocks)
+    return _messages_of(role, blocks, left_out)
 
 
-def _blocks(content: Any, role: str, at: str) -> list[tuple[dict[str, Any], str]]:
+def _blocks(
+    content: Any, kinds: Sequence[str], at: str, left_out: LeftOutParts
+) -> list[tuple[dict[str, Any], str]]:
     """The checked blocks, each with its place in the request."""
     if not isinstance(content, list):
         refuse(f"{at} must be a string or a list of content blocks", at)
-    return [(_checked(block, role, f"{at}[{n}]"), f"{at}[{n}]") for n, block in enumerate(content)]
+    checked = ((_checked(block, kinds, f"{at}[{n}]", left_out), n) for n, block in enumerate(content))
+    return [(block, f"{at}[{n}]") for block, n in checked if block is not None]
 
 
-def _checked(block: Any, role: str, at: str) -> dict[str, Any]:
+def _checked(block: Any, kinds: Sequence[str], at: str, left_out: LeftOutParts) -> dict[str, Any] | None:
+    """The block; None: nobody here can read it."""
     if not isinstance(block, dict) or not isinstance(block.get("type"), str):
         refuse(f"{at} must be an object with a type", at)
     kind = block["type"]
-    if kind not in _OF_ROLE[role]:
+    if kind not in kinds:
         refuse(
-            f"{at} is a block of type {kind[:100]!r}; blocks supported here: {', '.join(_OF_ROLE[role])}",
+            f"{at} is a block of type {kind[:100]!r}; blocks supported here: {', '.join(kinds)}",
             at,
             "unsupported_parameter",
         )
-    known = _FIELDS[kind]
-    for name in block.keys() - known:
+    if kind == "redacted_thinking":
+        left_out.skip(kind, at, "only Anthropic can read it, and this model never said it")
+        return None
+    for name in block.keys() - _FIELDS[kind]:
         if block[name] is not None:
-            refuse(f"{at}.{name[:100]} is unknown; known: {', '.join(sorted(known))}", f"{at}.{name[:100]}")
+            left_out.skip(f"{kind}.{name}", f"{at}.{name[:100]}", _NOT_SHOWN)
     check_cache_control(block.get("cache_control"), f"{at}.cache_control")
     return block
 
 
-def check_cache_control(value: Any, at: str) -> None:
-    """Prefixes are reused as they can be: the field is understood, and changes no reply."""
-    if value is not None and (not isinstance(value, dict) or value.get("type") != "ephemeral"):
-        refuse(f"{at} must be an object of type 'ephemeral'", at)
-
-
 def _text(block: Mapping[str, Any], at: str) -> str:
+    if block["type"] == "tool_reference":  # a tool that was found: the model has been shown it from the start
+        return _string(block, "tool_name", at)
     if block.get("citations"):
         refuse(f"{at}.citations are not supported", f"{at}.citations", "unsupported_parameter")
     return _string(block, "text", at)
@@ -162,11 +184,15 @@ def _call(block: Mapping[str, Any], at: str) -> dict[str, Any]:
         arguments = orjson.dumps(given).decode()
     except orjson.JSONEncodeError as error:
         refuse(f"{at}.input cannot be written as JSON: {error}", f"{at}.input")
-    function = {"name": _string(block, "name", at), "arguments": arguments}
+    # A small model may write a call without a name: it is shown what it wrote.
+    name = "" if block.get("name") is None else _string(block, "name", at)
+    function = {"name": name, "arguments": arguments}
     return {"id": _string(block, "id", at), "type": "function", "function": function}
 
 
-def _messages_of(role: str, blocks: list[tuple[dict[str, Any], str]]) -> list[dict[str, Any]]:
+def _messages_of(
+    role: str, blocks: list[tuple[dict[str, Any], str]], left_out: LeftOutParts
+) -> list[dict[str, Any]]:
     """Text stays together as one message; each result of a call is a message of its own."""
     messages: list[dict[str, Any]] = []
     texts: list[str] = []
@@ -177,15 +203,15 @@ def _messages_of(role: str, blocks: list[tuple[dict[str, Any], str]]) -> list[di
         if texts:
             messages.append({"role": role, "content": _BETWEEN.join(texts)})
             texts = []
-        messages.append(_result(block, at))
+        messages.append(_result(block, at, left_out))
     if texts or not messages:
         messages.append({"role": role, "content": _BETWEEN.join(texts)})
     return messages
 
 
-def _result(block: Mapping[str, Any], at: str) -> dict[str, Any]:
+def _result(block: Mapping[str, Any], at: str, left_out: LeftOutParts) -> dict[str, Any]:
     content = block.get("content")
-    text = "" if content is None else read_text(content, f"{at}.content")
+    text = "" if content is None else read_text(content, f"{at}.content", left_out)
     failed = block.get("is_error")
     if failed is not None and not isinstance(failed, bool):
         refuse(f"{at}.is_error must be true or false", f"{at}.is_error")
@@ -195,24 +221,28 @@ def _result(block: Mapping[str, Any], at: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", at), "content": text}
 
 
-Chat = dict[str, Any]
+class Chat(dict[str, Any]):
+    """The body of a chat completion while it is made, and what of the request it leaves out."""
 
-_TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_NO_SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}
+    def __init__(self, left_out: LeftOutParts) -> None:
+        super().__init__()
+        self.left_out = left_out
 
 
-def chat_body(body: Any, *, counting: bool = False) -> Chat:
+def chat_body(body: Any, left_out: LeftOutParts | None = None, *, counting: bool = False) -> Chat:
     """The chat body that asks for the same. `counting`: of `/v1/messages/count_tokens`.
 
     Raises: RequestError naming the field of the request.
     """
     check_object(body)
+    left_out = left_out or LeftOutParts(ROUTE)
     schema = COUNT_TOKENS if counting else MESSAGES
     for name in schema.required:
         if body.get(name) is None:
             refuse(f"{name!r} is missing", name, "missing_parameter")
-    chat: Chat = {"messages": read_conversation(body["messages"])}
-    schema.read(chat, body)
+    chat = Chat(left_out)
+    chat["messages"] = read_conversation(body["messages"], left_out)
+    schema.read(chat, body, left_out)
     return chat
 
 
@@ -225,7 +255,7 @@ def _nothing(chat: Chat, name: str, value: Any) -> None:
 
 
 def _system(chat: Chat, name: str, value: Any) -> None:
-    text = read_text(value, name)
+    text = read_text(value, name, chat.left_out)
     if text:
         chat["messages"] = [{"role": "system", "content": text}, *chat["messages"]]
 
@@ -235,8 +265,11 @@ def _stop_sequences(chat: Chat, name: str, value: list[str]) -> None:
 
 
 def _metadata(chat: Chat, name: str, value: Any) -> None:
-    if not isinstance(value, dict) or value.keys() - {"user_id"}:
-        refuse("metadata must be an object with user_id alone", name)
+    if not isinstance(value, dict):
+        refuse("metadata must be an object", name)
+    for other in value.keys() - {"user_id"}:
+        at = f"metadata.{other[:100]}"
+        chat.left_out.skip("metadata", at, "user_id alone is kept with the sample")
     user = value.get("user_id")
     if user is not None:
         if not isinstance(user, str):
@@ -248,91 +281,64 @@ def _thinking(chat: Chat, name: str, value: Any) -> None:
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "disabled":
         chat["chat_template_kwargs"] = {**chat.get("chat_template_kwargs", {}), "enable_thinking": False}
-    elif kind == "adaptive":
-        # The model thinks as it was taught to: that is what every format does without being told.
-        if value.get("display") not in (None, "summarized"):
-            refuse("thinking.display can only be 'summarized': thinking is always shown", "thinking.display")
-    else:
-        refuse(
-            "thinking must be {'type': 'adaptive'} or {'type': 'disabled'}; a budget of thinking cannot be "
-            "kept here: limit the whole reply by max_tokens",
-            name,
-            _UNSUPPORTED,
+        return
+    if kind not in ("adaptive", "enabled"):
+        refuse("thinking.type must be one of adaptive, enabled, disabled", name)
+    # The model thinks as it was taught to: that is what every format does without being told.
+    budget = value.get("budget_tokens")
+    if budget is not None:
+        at = f"{name}.budget_tokens"
+        AT_LEAST_ONE.read(at, budget)
+        chat.left_out.skip(
+            at, at, "the model thinks as long as it wants to; max_tokens limits the whole reply"
         )
+    if value.get("display") not in (None, "summarized"):
+        at = f"{name}.display"
+        chat.left_out.skip(at, at, "thinking is always shown, so that it can be sent back")
+
+
+def _context_management(chat: Chat, name: str, value: Any) -> None:
+    edits = value.get("edits") if isinstance(value, dict) else None
+    for n, edit in enumerate(edits if isinstance(edits, list) else () if edits is None else [edits]):
+        at = f"{name}.edits[{n}]"
+        kind = edit.get("type") if isinstance(edit, dict) else None
+        thinking = isinstance(kind, str) and kind.startswith("clear_thinking_")
+        if not thinking or edit.get("keep") != "all":
+            refuse(
+                f"{at} = {quote_value(edit)} would take parts of the conversation out of the prompt, and is "
+                "not supported; supported: edits of thinking with keep = 'all'. Send a shorter conversation",
+                at,
+                _UNSUPPORTED,
+            )
 
 
 def _output_config(chat: Chat, name: str, value: dict[str, Any]) -> None:
     for option, wanted in value.items():
         if option not in ("format", "effort") and wanted is not None:
             at = f"output_config.{option[:100]}"
-            refuse(f"{at} is not supported; supported: format and effort", at, _UNSUPPORTED)
+            chat.left_out.skip(at, at, "the model is not told of it")
     effort = value.get("effort")
     if effort is not None:
         chat["reasoning_effort"] = EFFORT.read("output_config.effort", effort, quoted=0)
-    wanted = value.get("format")
-    if wanted is None:
-        return
+    if value.get("format") is not None:
+        _output_format(chat, "output_config.format", value["format"])
+
+
+def _output_format(chat: Chat, name: str, wanted: Any) -> None:
     schema = wanted.get("schema") if isinstance(wanted, dict) else None
     if not isinstance(schema, dict) or wanted.get("type") != "json_schema":
-        refuse(
-            "output_config.format must be {'type': 'json_schema', 'schema': {...}}", "output_config.format"
-        )
+        refuse(f"{name} must be {{'type': 'json_schema', 'schema': {{...}}}}", name)
     named = {"name": "output", "schema": schema, "strict": True}
     chat["response_format"] = {"type": "json_schema", "json_schema": named}
 
 
 def _tools(chat: Chat, name: str, value: list[Any]) -> None:
-    chat["tools"] = [_tool(tool, f"tools[{n}]") for n, tool in enumerate(value)]
-
-
-def _tool(tool: Any, at: str) -> dict[str, Any]:
-    if not isinstance(tool, dict):
-        refuse(f"{at} must be an object with name and input_schema", at)
-    kind = tool.get("type")
-    if kind not in (None, "custom"):
-        refuse(
-            f"{at} is the server tool {str(kind)[:100]!r}, which runs at Anthropic; define it with name and "
-            "input_schema, and answer its calls",
-            at,
-            _UNSUPPORTED,
-        )
-    for option, asked in tool.items():
-        idle = _IDLE_OF_TOOL.get(option)
-        if option not in _OF_TOOL and asked is not None and (idle is None or asked not in idle):
-            where = f"{at}.{option[:100]}"
-            refuse(f"{where} is not supported; supported: {', '.join(sorted(_OF_TOOL))}", where, _UNSUPPORTED)
-    check_cache_control(tool.get("cache_control"), f"{at}.cache_control")
-    if not isinstance(tool.get("name"), str):
-        refuse(f"{at}.name must be a string", f"{at}.name")
-    schema = tool.get("input_schema")
-    if not isinstance(schema, dict):
-        refuse(f"{at}.input_schema must be a JSON schema object", f"{at}.input_schema")
-    function: dict[str, Any] = {"name": tool["name"]}
-    if tool.get("description") is not None:
-        if not isinstance(tool["description"], str):
-            refuse(f"{at}.description must be a string", f"{at}.description")
-        function["description"] = tool["description"]
-    function["parameters"] = schema or _NO_SCHEMA
-    if tool.get("strict"):
-        function["strict"] = True
-    return {"type": "function", "function": function}
+    chat["tools"] = chat_tools(value, chat.left_out)
 
 
 def _tool_choice(chat: Chat, name: str, value: Any) -> None:
-    kind = value.get("type") if isinstance(value, dict) else None
-    if isinstance(kind, str) and kind in _TOOL_CHOICES:
-        chat["tool_choice"] = _TOOL_CHOICES[kind]
-    elif kind == "tool":
-        if not isinstance(value.get("name"), str):
-            refuse("tool_choice.name must be the name of a tool", "tool_choice.name")
-        chat["tool_choice"] = {"type": "function", "function": {"name": value["name"]}}
-    else:
-        refuse("tool_choice.type must be one of auto, any, tool, none", "tool_choice.type")
-    alone = value.get("disable_parallel_tool_use")
-    if alone is not None and not isinstance(alone, bool):
-        at = "tool_choice.disable_parallel_tool_use"
-        refuse(f"{at} must be true or false", at)
-    if alone:
+    chat["tool_choice"], several = chat_tool_choice(value)
+    if not several:
         chat["parallel_tool_calls"] = False
 
 
@@ -353,38 +359,14 @@ def _template_arguments(chat: Chat, name: str, value: dict[str, Any]) -> None:
     chat[name] = {**value, **chat.get(name, {})}
 
 
-_UNSUPPORTED = "unsupported_parameter"
-_OF_TOOL = frozenset({"type", "name", "description", "input_schema", "cache_control", "strict"})
-_IDLE_OF_TOOL: dict[str, tuple[Any, ...]] = {
-    "allowed_callers": (["direct"],),
-    "defer_loading": (False,),
-    "eager_input_streaming": (True, False),
-    "input_examples": ([],),
-}
-"""Fields of a tool with the values that ask for nothing."""
-
-
-class _IdleHere(Idle):
-    """Refused in this dialect's words."""
-
-    def read(self, name: str, value: Any, *, quoted: int = 0) -> None:
-        if value not in (self.accepted or ()):
-            refuse(f"{name} is not supported here but as {(self.accepted or ())[0]!r}", name, _UNSUPPORTED)
-
-
 def _object(required: str, **fields: Schema) -> Schema:
     """An object of these fields and others. `required`: their names, with blanks between."""
     return {"type": "object", "properties": fields, "required": required.split()}
 
 
 _BLOCKS: Schema = {"anyOf": [TEXT.schema, {"type": "array", "items": _object("type", type=TEXT.schema)}]}
-_TURN = {
-    **_object("role content", role={"enum": list(_OF_ROLE)}, content=_BLOCKS),
-    "additionalProperties": False,
-}
+_TURN = _object("role content", role={"enum": list(_OF_ROLE)}, content=_BLOCKS)
 _TURNS = {"type": "array", "items": _TURN, "minItems": 1, "maxItems": MOST_MESSAGES}
-_TOOL = _object("name input_schema", name=TEXT.schema, description=TEXT.schema, input_schema=OBJECT.schema)
-_CHOICE = _object("type", type={"enum": [*_TOOL_CHOICES, "tool"]}, name=TEXT.schema)
 _USER = {"user_id": {"anyOf": [TEXT.schema, {"type": "null"}]}}
 _STOPS = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
 
@@ -398,13 +380,15 @@ _FIELDS_OF_BODIES: dict[str, RequestField] = {
     "top_p": RequestField(Number(0, 1, above=True), _put),
     "top_k": RequestField(Whole(0, 2**31 - 1), _put),
     "stop_sequences": RequestField(Values(_STOPS, "a list of up to 16 strings, none empty"), _stop_sequences),
-    "metadata": RequestField(
-        ByHand({"type": "object", "properties": _USER, "additionalProperties": False}), _metadata
+    "metadata": RequestField(ByHand({"type": "object", "properties": _USER}), _metadata),
+    "thinking": RequestField(
+        ByHand(_object("type", type={"enum": ["adaptive", "enabled", "disabled"]})), _thinking
     ),
-    "thinking": RequestField(ByHand(_object("type", type={"enum": ["adaptive", "disabled"]})), _thinking),
     "output_config": RequestField(OBJECT, _output_config),
-    "tools": RequestField(Values(list[Any], "a list", schema={"type": "array", "items": _TOOL}), _tools),
-    "tool_choice": RequestField(ByHand(_CHOICE), _tool_choice),
+    "output_format": RequestField(OBJECT, _output_format),
+    "context_management": RequestField(OBJECT, _context_management),
+    "tools": RequestField(Values(list[Any], "a list", schema={"type": "array", "items": TOOL}), _tools),
+    "tool_choice": RequestField(ByHand(CHOICE), _tool_choice),
     "cache_control": RequestField(ByHand(_object("type", type={"const": "ephemeral"})), _cache_control),
     "thread": RequestField(ByHand({"enum": [None]}), _thread),
     "chat_template_kwargs": RequestField(OBJECT, _template_arguments),
@@ -417,8 +401,9 @@ _FIELDS_OF_BODIES: dict[str, RequestField] = {
     "ignore_eos": RequestField(ByHand(FLAG.schema), _put),
     "include_stop_str_in_output": RequestField(ByHand(FLAG.schema), _put),
 }
-_IDLE = {**OTHER_FIELDS, "speed": _IdleHere("", "standard"), "mcp_servers": _IdleHere("", [])}
-MESSAGES = RequestSchema(
-    _FIELDS_OF_BODIES, required=("model", "max_tokens", "messages"), idle=_IDLE, quoted=0
+_WHERE = Idle("it says where and how fast Anthropic computes, which changes no reply", anything=True)
+_IDLE = {**OTHER_FIELDS, **dict.fromkeys(("speed", "inference_geo", "betas"), _WHERE)}
+MESSAGES, COUNT_TOKENS = (
+    RequestSchema(_FIELDS_OF_BODIES, required=required, idle=_IDLE, quoted=0, elsewhere=CHAT.fields)
+    for required in (("model", "max_tokens", "messages"), ("model", "messages"))
 )
-COUNT_TOKENS = RequestSchema(_FIELDS_OF_BODIES, required=("model", "messages"), idle=_IDLE, quoted=0)

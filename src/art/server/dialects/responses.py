@@ -7,6 +7,7 @@ numbered.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from starlette.routing import Route
 from art.errors import ARTError, OverloadedError
 from art.rendering.reply import is_object
 from art.server.chat.prompt_and_reply import Completion, PreparedRequest, logprobs_of
+from art.server.chat.request_fields import LeftOutParts
 from art.server.dialects.completion_service import (
     CallPiece,
     ChoiceFinished,
@@ -28,8 +30,9 @@ from art.server.dialects.completion_service import (
     stream_reply_events,
 )
 from art.server.dialects.dialect import Dialect, named_event, send_stream
-from art.server.dialects.responses_items import Item, ResponseStore, response_id_of
-from art.server.dialects.responses_request import ResponsesRequest, read_responses_request
+from art.server.dialects.responses_items import ResponseStore, response_id_of
+from art.server.dialects.responses_request import ROUTE, ResponsesRequest, read_responses_request
+from art.server.dialects.responses_tools import FUNCTION, Item, RequestTools
 from art.server.http import Scope, Send, TenantThreads, error_body, send_json
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, tenant_in
@@ -51,6 +54,7 @@ _REPEATED: dict[str, Any] = {
     "tool_choice": "auto",
     "tools": [],
     "top_p": 1.0,
+    "truncation": "disabled",
     "user": None,
 }
 """Fields that a response has of its request, and what they are where they were not sent."""
@@ -79,7 +83,6 @@ def response_of(
         "output": output,
         "service_tier": "default",
         "top_logprobs": request.chat.top_logprobs,
-        "truncation": "disabled",
         "usage": _usage(prepared, completion, output) if ended else None,
         **{name: request.sent.get(name, default) for name, default in _REPEATED.items()},
         SAMPLE_FIELD: completion.sample_id,
@@ -107,7 +110,7 @@ def output_of(
         items.append(message_item(sample_id, content or "", status, logprobs))
     for call in calls:
         ends = status if call is calls[-1] else "completed"
-        items.append(call_item(sample_id, call, status_of_call(call, ends)))
+        items.append(call_item(request.tools, sample_id, call, status_of_call(call, ends)))
     return items
 
 
@@ -126,17 +129,21 @@ def message_item(
     return {**own, "content": [] if text is None else [text_part(text, logprobs)], SAMPLE_FIELD: sample_id}
 
 
-def call_item(sample_id: str, call: dict[str, Any], status: str, *, arguments: str | None = None) -> Item:
-    """A call; its `call_id` names the sample, too."""
-    number = call["id"].rpartition("_")[2]
-    function = call["function"]
+def call_item(
+    tools: RequestTools,
+    sample_id: str,
+    call: dict[str, Any],
+    status: str,
+    *,
+    arguments: str | None = None,
+) -> Item:
+    """A call, as an item of its tool's type; its `call_id` names the sample, too."""
+    number, function = call["id"].rpartition("_")[2], call["function"]
     return {
         "id": f"{_item_id('fc', sample_id)}_{number}",
-        "type": "function_call",
         "status": status,
         "call_id": call["id"],
-        "name": function["name"],
-        "arguments": function["arguments"] if arguments is None else arguments,
+        **tools.call_fields(function, function["arguments"] if arguments is None else arguments),
         SAMPLE_FIELD: sample_id,
     }
 
@@ -300,10 +307,10 @@ class ResponseEvents:
         for piece in pieces:
             if piece.opens:
                 told += self._end_of_thought() + self._end_of_call("completed")
-                self._output.append(call_item(self._sample_id, piece.call, "in_progress", arguments=""))
+                self._output.append(self._call_item(piece.call, "in_progress", arguments=""))
                 told += self._item_event("added")
             self._call = piece.call
-            if piece.arguments:
+            if piece.arguments and self._output[-1]["type"] == FUNCTION.call:
                 told += self._call_event("delta", delta=piece.arguments)
         return told
 
@@ -312,10 +319,19 @@ class ResponseEvents:
         call, self._call = self._call, None
         if call is None:
             return b""
-        function = call["function"]
-        told = self._call_event("done", name=function["name"], arguments=function["arguments"])
-        self._output[-1] = call_item(self._sample_id, call, status_of_call(call, status))
+        item = self._output[-1] = self._call_item(call, status_of_call(call, status))
+        told = b""
+        if item["type"] == FUNCTION.call:
+            told = self._call_event("done", name=item["name"], arguments=item["arguments"])
+        elif item["type"] == "custom_tool_call":
+            # Known when its JSON has ended: the text inside is what the tool takes.
+            told = self._input_event("delta", delta=item["input"]) + self._input_event(
+                "done", input=item["input"]
+            )
         return told + self._item_event("done")
+
+    def _call_item(self, call: dict[str, Any], status: str, *, arguments: str | None = None) -> Item:
+        return call_item(self._request.tools, self._sample_id, call, status, arguments=arguments)
 
     @property
     def _sample_id(self) -> str:
@@ -332,14 +348,17 @@ class ResponseEvents:
         return self._event(f"response.output_item.{what}", output_index=index, item=self._output[index])
 
     def _call_event(self, what: str, **fields: Any) -> bytes:
+        return self._event(f"response.function_call_arguments.{what}", **self._place(), **fields)
+
+    def _input_event(self, what: str, **fields: Any) -> bytes:
+        return self._event(f"response.custom_tool_call_input.{what}", **self._place(), **fields)
+
+    def _place(self) -> dict[str, Any]:
         index = len(self._output) - 1
-        place = {"item_id": self._output[index]["id"], "output_index": index}
-        return self._event(f"response.function_call_arguments.{what}", **place, **fields)
+        return {"item_id": self._output[index]["id"], "output_index": index}
 
     def _part_event(self, kind: str, **fields: Any) -> bytes:
-        index = len(self._output) - 1
-        place = {"item_id": self._output[index]["id"], "output_index": index, "content_index": 0}
-        return self._event(kind, **place, **fields)
+        return self._event(kind, **self._place(), content_index=0, **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         number = self._number
@@ -354,9 +373,15 @@ class Responses(Dialect):
     """Answers the Responses API, whole or streamed."""
 
     def __init__(
-        self, sampler: CompletionService, limits: LimitSettings, threads: TenantThreads | None = None
+        self,
+        sampler: CompletionService,
+        limits: LimitSettings,
+        threads: TenantThreads | None = None,
+        counts: Counter[tuple[str, str]] | None = None,
     ) -> None:
+        """counts: of what requests had that was left out."""
         super().__init__(sampler, limits, threads)
+        self._left_out = LeftOutParts(ROUTE, counts, strict=limits.strict_requests)
         self._store = ResponseStore(max_bytes=limits.stored_responses)
         self.routes = [
             Route("/v1/responses/{response_id}", self.stored, methods=["GET"]),
@@ -371,7 +396,7 @@ class Responses(Dialect):
 
     def read(self, scope: Scope, body: Any) -> ResponsesRequest:
         """The request of a decoded body. Raises: RequestError, NotFoundError."""
-        return read_responses_request(body, self._store, tenant_in(scope))
+        return read_responses_request(body, self._store, tenant_in(scope), self._left_out)
 
     async def answer(self, scope: Scope, request: ResponsesRequest, send: Send) -> None:
         """Sample what is asked for."""

@@ -1,6 +1,6 @@
 """Items of the Responses API as chat messages, and the store of responses that can be continued by their id.
 
-What the assistant said in one turn is one message:
+What the assistant said in one turn is one message (`responses_tools` has the other calls and results):
 
     [reasoning, message, function_call, function_call]    {"role": "assistant", "content", "tool_calls": [2]}
     [function_call_output, function_call_output]          {"role": "tool", ...}, {"role": "tool", ...}
@@ -23,17 +23,26 @@ import orjson
 
 from art.errors import NotFoundError
 from art.server.chat.messages import SAMPLE_PREFIX
+from art.server.dialects.responses_tools import (
+    ADDITIONAL_TOOLS,
+    BY_CALL,
+    BY_OUTPUT,
+    FUNCTION,
+    TOOL_SEARCH_OUTPUT,
+    Item,
+    RequestTools,
+    shown_name,
+)
 from art.server.http import decode_json
 from art.server.tenancy import Tenant
+from art.wire.quoting import quote_value
 from art.wire.request_values import refuse
 from art.wire.rollouts import SAMPLE_FIELD
-
-Item = dict[str, Any]
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = ("input_text", "output_text", "text")
 _OUR_ID = re.compile(r"(?:resp|msg|rs|fc|call)_([0-9a-f]{24})(?:_\d+)?")
-SUPPORTED = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+SUPPORTED = ("message", "reasoning", "item_reference", ADDITIONAL_TOOLS, *BY_CALL, *BY_OUTPUT)
 
 
 def parse_sample_id(identifier: Any) -> str | None:
@@ -47,28 +56,35 @@ def read_items(value: Any) -> list[Item]:
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
-        refuse(f"input must be a text or a list of items, not {value!r:.200}", "input")
+        refuse(f"input must be a text or a list of items, not {quote_value(value)}", "input")
     items = []
     for index, item in enumerate(value):
         at = f"input[{index}]"
         if not isinstance(item, dict):
-            refuse(f"{at} must be an object, not {item!r:.200}", at)
+            refuse(f"{at} must be an object, not {quote_value(item)}", at)
         kind = item.get("type") or ("message" if "role" in item else None)
         if kind is None and isinstance(item.get("id"), str):
             kind = "item_reference"
         if kind not in SUPPORTED:
             supported = ", ".join(SUPPORTED)
-            refuse(f"{at} is of type {kind!r}; supported: {supported}", at, "unsupported_parameter")
+            refuse(
+                f"{at} is of type {quote_value(kind, 100)}; supported: {supported}",
+                at,
+                "unsupported_parameter",
+            )
         items.append({**item, "type": kind})
     return items
 
 
-def chat_messages(items: Sequence[Item], *, find: Callable[[str], Item]) -> list[dict[str, Any]]:
-    """The messages that items are; `find` gives the item of a reference.
+def chat_messages(
+    items: Sequence[Item], tools: RequestTools, *, find: Callable[[str], Item]
+) -> list[dict[str, Any]]:
+    """The messages that items are; `find` gives the item of a reference. `tools` takes up those that items
+    bring.
 
     Raises: RequestError, NotFoundError.
     """
-    turns = _Turns()
+    turns = _Turns(tools)
     for index, item in enumerate(items):
         at = f"input[{index}]"
         if item["type"] == "item_reference":
@@ -80,7 +96,8 @@ def chat_messages(items: Sequence[Item], *, find: Callable[[str], Item]) -> list
 class _Turns:
     """Messages so far. The last one may be an assistant's that goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, tools: RequestTools) -> None:
+        self.tools = tools
         self.messages: list[dict[str, Any]] = []
         self._open: dict[str, Any] | None = None
 
@@ -109,7 +126,7 @@ class _Turns:
 def _message(turns: _Turns, item: Item, at: str) -> None:
     role = item.get("role")
     if role not in _ROLES:
-        refuse(f"{at}.role is {role!r}; known: {', '.join(_ROLES)}", f"{at}.role")
+        refuse(f"{at}.role is {quote_value(role, 100)}; known: {', '.join(_ROLES)}", f"{at}.role")
     content = _content(item.get("content"), f"{at}.content")
     if role != "assistant":
         turns.add({"role": role, "content": content})
@@ -121,7 +138,7 @@ def _message(turns: _Turns, item: Item, at: str) -> None:
 def _reasoning(turns: _Turns, item: Item, at: str) -> None:
     parts = item.get("content") or item.get("summary") or []
     if not isinstance(parts, list):
-        refuse(f"{at}.content must be a list of parts, not {parts!r:.200}", f"{at}.content")
+        refuse(f"{at}.content must be a list of parts, not {quote_value(parts)}", f"{at}.content")
     text = "".join(_text(part, "text", f"{at}.content") for part in parts)
     turn = turns.assistant(item, goes_on=lambda _: False)
     if text:
@@ -129,22 +146,63 @@ def _reasoning(turns: _Turns, item: Item, at: str) -> None:
 
 
 def _call(turns: _Turns, item: Item, at: str) -> None:
-    function = {"name": _text(item, "name", at), "arguments": item.get("arguments", "{}")}
+    kind = BY_CALL[item["type"]]
+    name, namespace = item.get("name") or "", item.get("namespace")
+    if not isinstance(name, str) or not isinstance(namespace, str | None):
+        refuse(
+            f"{at}.name and {at}.namespace must be texts, not {quote_value(name)}, {quote_value(namespace)}",
+            at,
+        )
+    value = item.get(kind.field, "{}" if kind is FUNCTION else "")
+    if kind.type == "custom" and not isinstance(value, str):
+        refuse(f"{at}.input must be a text, not {quote_value(value)}", f"{at}.input")
+    # A small model may write a call without a name: it is shown what it wrote.
+    shown = shown_name(name, namespace) if kind.named else kind.type
+    function = {"name": shown, "arguments": kind.read(value)}
     call = {"id": _text(item, "call_id", at), "type": "function", "function": function}
     turn = turns.assistant(item, goes_on=lambda _: True)
     turn.setdefault("tool_calls", []).append(call)
 
 
 def _output(turns: _Turns, item: Item, at: str) -> None:
-    content = _content(item.get("output"), f"{at}.output")
-    turns.add({"role": "tool", "tool_call_id": _text(item, "call_id", at), "content": content})
+    named = (
+        "call_id" if item.get("call_id") is not None or item["type"] != "local_shell_call_output" else "id"
+    )
+    content = _result(turns, item, at)
+    turns.add({"role": "tool", "tool_call_id": _text(item, named, at), "content": content})
+
+
+def _result(turns: _Turns, item: Item, at: str) -> str:
+    if item["type"] == TOOL_SEARCH_OUTPUT:
+        # They stand where they were found: the prompt before them stays as it is.
+        found = turns.tools.add(_tools_of(item, at), f"{at}.tools")
+        return orjson.dumps([one["function"] for one in found]).decode()
+    output = item.get("output")
+    if item["type"] == "shell_call_output" and isinstance(output, list):
+        return orjson.dumps(output).decode()
+    text = "" if output is None else _content(output, f"{at}.output")
+    if item["type"] == "apply_patch_call_output":
+        return "\n".join(part for part in (str(item.get("status") or ""), text) if part)
+    return text
+
+
+def _additional_tools(turns: _Turns, item: Item, at: str) -> None:
+    turns.tools.show(_tools_of(item, at), f"{at}.tools")
+
+
+def _tools_of(item: Item, at: str) -> list[Any]:
+    tools = item.get("tools")
+    if not isinstance(tools, list):
+        refuse(f"{at}.tools must be a list, not {quote_value(tools)}", f"{at}.tools")
+    return tools
 
 
 _READERS: dict[str, Callable[[_Turns, Item, str], None]] = {
     "message": _message,
     "reasoning": _reasoning,
-    "function_call": _call,
-    "function_call_output": _output,
+    ADDITIONAL_TOOLS: _additional_tools,
+    **dict.fromkeys(BY_CALL, _call),
+    **dict.fromkeys(BY_OUTPUT, _output),
 }
 
 
@@ -152,14 +210,16 @@ def _content(content: Any, at: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        refuse(f"{at} must be a text or a list of parts, not {content!r:.200}", at)
+        refuse(f"{at} must be a text or a list of parts, not {quote_value(content)}", at)
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else part
         text = part.get("text") if kind in _TEXTS else part.get("refusal") if kind == "refusal" else None
         if not isinstance(text, str):
             refuse(
-                f"{at} has a part of type {kind!r:.100}; only text is supported", at, "unsupported_parameter"
+                f"{at} has a part of type {quote_value(kind, 100)}; only text is supported",
+                at,
+                "unsupported_parameter",
             )
         texts.append(text)
     return "".join(texts)
@@ -168,7 +228,7 @@ def _content(content: Any, at: str) -> str:
 def _text(item: Any, name: str, at: str) -> str:
     value = item.get(name) if isinstance(item, dict) else None
     if not isinstance(value, str) or (not value and name != "text"):
-        refuse(f"{at}.{name} must be a text, not {value!r:.200}", f"{at}.{name}")
+        refuse(f"{at}.{name} must be a text, not {quote_value(value)}", f"{at}.{name}")
     return value
 
 

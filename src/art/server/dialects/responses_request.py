@@ -1,7 +1,7 @@
 """A request of the Responses API is read into the chat completion that it asks for: its options in the chat
 API's words, its items as messages.
 
-Each field acts, is refused by its name, or `OTHER_FIELDS` says what becomes of it.
+A field acts, is refused by its name where leaving it out would change the reply, or is left out.
 """
 
 from __future__ import annotations
@@ -12,12 +12,22 @@ from typing import Any
 
 from art.errors import RequestError
 from art.server.chat.chat_request import CHAT, EFFORT, ChatRequest, read_chat_request
-from art.server.chat.request_fields import OTHER_FIELDS, RequestField, RequestSchema, check_object
-from art.server.dialects.responses_items import Item, ResponseStore, chat_messages, read_items
+from art.server.chat.request_fields import (
+    OTHER_FIELDS,
+    LeftOutParts,
+    RequestField,
+    RequestSchema,
+    check_object,
+)
+from art.server.dialects.responses_items import ResponseStore, chat_messages, read_items
+from art.server.dialects.responses_tools import Item, RequestTools, chat_tool_choice
 from art.server.tenancy import Tenant
+from art.wire.quoting import quote_value
 from art.wire.request_values import FLAG, OBJECT, TEXT, ByHand, Idle, Values, refuse
 from art.wire.sampling import PARAMETERS
 
+ROUTE = "/v1/responses"
+_NOT_TOLD = "the model is not told of it"
 LOGPROBS = "message.output_text.logprobs"
 
 _NOTHING_TO_INCLUDE = (
@@ -32,67 +42,12 @@ _NOTHING_TO_INCLUDE = (
     "web_search_call.results",
 )
 
-_NEUTRAL_OF_TOOL: dict[str, tuple[Any, ...]] = {
-    "allowed_callers": (None, ["direct"]),
-    "async": (None, False),
-    "defer_loading": (None, False),
-    "output_schema": (None,),
-}
 
-
-def chat_tools(tools: list[Any]) -> list[dict[str, Any]]:
-    """Function tools as the chat API spells them. Raises: RequestError naming the tool."""
-    return [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
-
-
-def _tool(tool: Any, at: str) -> dict[str, Any]:
-    kind = tool.get("type") if isinstance(tool, dict) else tool
-    if kind != "function":
-        refuse(
-            f"{at} is of type {kind!r:.100}; only 'function' is supported: tools run where the agent runs",
-            at,
-            "unsupported_parameter",
-        )
-    function = {}
-    for name, value in tool.items():
-        if name in _NEUTRAL_OF_TOOL:
-            if value not in _NEUTRAL_OF_TOOL[name]:
-                refuse(f"{at}.{name} = {value!r:.200} is not supported", at, "unsupported_parameter")
-        elif name in ("name", "description", "parameters", "strict"):
-            if value is not None:
-                function[name] = value
-        elif name != "type":
-            refuse(f"{at}.{name} is not supported", at, "unsupported_parameter")
-    return {"type": "function", "function": function}
-
-
-def chat_tool_choice(choice: Any) -> Any:
-    """The choice as the chat API spells it. Raises: RequestError."""
-    if not isinstance(choice, dict):
-        return choice
-    kind = choice.get("type")
-    if kind == "function":
-        return {"type": "function", "function": {"name": choice.get("name")}}
-    allowed = choice.get("tools")
-    if kind == "allowed_tools" and isinstance(allowed, list):
-        named = [{"type": "function", "function": {"name": _name_of(one)}} for one in allowed]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
-    refuse(
-        f"tool_choice of type {kind!r:.100} is not supported; supported: auto, none, required, function",
-        "tool_choice",
-        "unsupported_parameter",
-    )
-
-
-def _name_of(tool: Any) -> Any:
-    return tool.get("name") if isinstance(tool, dict) else None
-
-
-def chat_format(text: dict[str, Any]) -> dict[str, Any] | None:
+def chat_format(text: dict[str, Any], left_out: LeftOutParts) -> dict[str, Any] | None:
     """`response_format` of a `text`; None for plain text. Raises: RequestError."""
     for name, value in text.items():
         if name not in ("format", "verbosity") and value is not None:
-            refuse(f"text.{name} = {value!r:.100} is not supported", f"text.{name}", "unsupported_parameter")
+            left_out.skip(f"text.{name}", f"text.{name[:100]}", _NOT_TOLD)
     wanted = text.get("format")
     if wanted is None:
         return None
@@ -103,7 +58,8 @@ def chat_format(text: dict[str, Any]) -> dict[str, Any] | None:
         return {"type": "json_object"}
     if kind != "json_schema":
         refuse(
-            f"text.format is of type {kind!r:.100}; supported: 'text', 'json_object', 'json_schema'",
+            f"text.format is of type {quote_value(kind, 100)}; supported: 'text', 'json_object', "
+            "'json_schema'",
             "text.format",
         )
     schema = {name: value for name, value in wanted.items() if name != "type" and value is not None}
@@ -114,32 +70,21 @@ _OF_REASONING = ("effort", "summary", "generate_summary")
 """A summary may be asked for: reasoning is told as it is, which says all that one would."""
 
 
-def effort_of(reasoning: dict[str, Any], request: ChatRequest) -> None:
+def effort_of(reasoning: dict[str, Any], request: ChatRequest, left_out: LeftOutParts) -> None:
     """Sets the effort of the request. Raises: RequestError for an unsupported one."""
     for name, value in reasoning.items():
         if name not in _OF_REASONING and value is not None:
-            refuse(
-                f"reasoning.{name[:100]} = {value!r:.100} is not supported: reasoning is told as it is",
-                f"reasoning.{name[:100]}",
-                "unsupported_parameter",
-            )
-    for name in ("summary", "generate_summary"):
-        value = reasoning.get(name)
-        if value is not None and value not in ("auto", "concise", "detailed"):
-            refuse(
-                f"reasoning.{name} must be auto, concise or detailed, not {value!r:.100}", f"reasoning.{name}"
-            )
+            left_out.skip(f"reasoning.{name}", f"reasoning.{name[:100]}", _NOT_TOLD)
     request.effort_field = "reasoning.effort"
     if reasoning.get("effort") is not None:
         request.reasoning_effort = EFFORT.read("reasoning.effort", reasoning["effort"])
 
 
-def includes_logprobs(include: list[Any]) -> bool:
-    """Returns whether logprobs are asked for. Raises: RequestError for what cannot be included."""
+def includes_logprobs(include: list[Any], left_out: LeftOutParts) -> bool:
+    """Returns whether logprobs are asked for. Raises: RequestError where requests are strict."""
     for one in include:
         if one != LOGPROBS and one not in _NOTHING_TO_INCLUDE:
-            known = ", ".join((LOGPROBS, *_NOTHING_TO_INCLUDE))
-            refuse(f"include has {one!r:.100}; known: {known}", "include", "unsupported_parameter")
+            left_out.skip("include", f"include = {quote_value(one, 100)}", "a response has no such part")
     return LOGPROBS in include
 
 
@@ -179,14 +124,14 @@ RESPONSES = RequestSchema(
     idle={
         **OTHER_FIELDS,
         "background": Idle("", False),
-        "truncation": Idle("", "disabled"),
-        "stream_options": Idle("", {}, {"include_obfuscation": False}),
+        "truncation": Idle("", "disabled", "auto"),
         "conversation": Idle(""),
         "prompt": Idle(""),
-        "max_tool_calls": Idle(""),
         "context_management": Idle("", []),
+        **dict.fromkeys(("client_metadata", "stream_options", "max_tool_calls"), Idle("", anything=True)),
     },
     quoted=200,
+    elsewhere=CHAT.fields,
 )
 
 _OUR_WORDS = {"max_tokens": "max_output_tokens", "response_format": "text.format", "messages": "input"}
@@ -202,72 +147,86 @@ class ResponsesRequest:
     previous: str | None
     store: bool
     logprobs: bool
+    tools: RequestTools
     sent: dict[str, Any]
     """The body, for the fields that a response repeats."""
 
 
-def read_responses_request(body: Any, store: ResponseStore, tenant: Tenant) -> ResponsesRequest:
+def read_responses_request(
+    body: Any, store: ResponseStore, tenant: Tenant, left_out: LeftOutParts | None = None
+) -> ResponsesRequest:
     """The request of a decoded JSON body. Raises: RequestError naming the field, NotFoundError."""
     check_object(body)
+    left_out = left_out or LeftOutParts(ROUTE)
     body = {name: value for name, value in body.items() if value is not None}
-    _check_names(body)
+    _check_names(body, left_out)
     items = read_items(body["input"])
     for name in _OWN:
         RESPONSES.read_field(name, body.get(name))
     previous = body.get("previous_response_id")
+    tools = RequestTools(left_out)
+    tools.show(body.get("tools", ()), "tools")
+    messages = _messages(body, items, tools, store, tenant)
     return ResponsesRequest(
-        chat=_chat(body, _messages(body, items, previous, store, tenant)),
+        chat=_chat(body, messages, tools, left_out),
         items=items,
         previous=previous,
         store=body.get("store", True),
-        logprobs=includes_logprobs(body.get("include", [])),
+        logprobs=includes_logprobs(body.get("include", []), left_out),
+        tools=tools,
         sent=body,
     )
 
 
-def _check_names(body: dict[str, Any]) -> None:
+def _check_names(body: dict[str, Any], left_out: LeftOutParts) -> None:
+    RESPONSES.check_number(body)
     for name, value in body.items():
         if name not in RESPONSES.fields:
-            RESPONSES.check_other_field(name, value)
+            RESPONSES.check_other_field(name, value, left_out)
     for name in RESPONSES.required:
         if name not in body:
             refuse(f"{name!r} is missing", name, "missing_parameter")
 
 
 def _messages(
-    body: dict[str, Any], items: list[Item], previous: str | None, store: ResponseStore, tenant: Tenant
+    body: dict[str, Any], items: list[Item], tools: RequestTools, store: ResponseStore, tenant: Tenant
 ) -> list[dict[str, Any]]:
     """Instructions, what the earlier response answered and said, and what is new."""
 
     def find(item_id: str) -> Item:
         return store.item(tenant, item_id)
 
-    instructions = body.get("instructions")
+    instructions, previous = body.get("instructions"), body.get("previous_response_id")
     opening = [] if instructions is None else [{"role": "system", "content": instructions}]
     earlier = [] if previous is None else store.conversation(tenant, previous)
     # Read apart: what an error calls input[0] is the first item of this request.
-    messages = [*opening, *chat_messages(earlier, find=find), *chat_messages(items, find=find)]
+    messages = [
+        *opening,
+        *chat_messages(earlier, tools, find=find),
+        *chat_messages(items, tools, find=find),
+    ]
     if not messages:
         refuse("input is empty: there is nothing to answer", "input")
     return messages
 
 
-def _chat(body: dict[str, Any], messages: list[dict[str, Any]]) -> ChatRequest:
+def _chat(
+    body: dict[str, Any], messages: list[dict[str, Any]], tools: RequestTools, left_out: LeftOutParts
+) -> ChatRequest:
     chat = {spelled: body[name] for name, spelled in _AS_IN_CHAT.items() if name in body}
     chat["messages"] = messages
-    if "tools" in body:
-        chat["tools"] = chat_tools(body["tools"])
+    chat["tools"] = tools.functions
     if "tool_choice" in body:
         chat["tool_choice"] = chat_tool_choice(body["tool_choice"])
     if "text" in body:
-        chat["response_format"] = chat_format(body["text"])
+        chat["response_format"] = chat_format(body["text"], left_out)
     if body.get("top_logprobs", 0) is not False and body.get("top_logprobs", 0) != 0:
-        if not includes_logprobs(body.get("include", [])):
+        if LOGPROBS not in body.get("include", ()):
             refuse(f"top_logprobs needs include = [{LOGPROBS!r}]", "top_logprobs")
         chat |= {"logprobs": True, "top_logprobs": body["top_logprobs"]}
     try:
         request = read_chat_request(chat, max_n=1)
-        effort_of(body.get("reasoning", {}), request)
+        effort_of(body.get("reasoning", {}), request, left_out)
         request.constrained_by = _OUR_WORDS.get(request.constrained_by, request.constrained_by)
         return request
     except RequestError as error:
