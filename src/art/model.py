@@ -412,7 +412,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         """
         face: Any = self._face()
         step: int = await face.get_step(self)
-        if hasattr(face, "training_result"):
+        # To ask for a job resumes it: where a model is only evaluated, nobody does.
+        if hasattr(face, "training_result") and getattr(face, "resumes_jobs", True):
             await TrainLog(self).finish(lambda job_id: face.training_result(self, job_id))
         return step
 

@@ -72,6 +72,22 @@ async def test_the_step_is_that_of_the_jobs_that_were_left(
     assert await registered.get_step() == 3 and not double.unfinished, "this program has started over"
 
 
+async def test_where_a_model_is_only_evaluated_no_job_is_asked_for(
+    backend: art.RemoteBackend, registered: art.TrainableModel, double: Double
+) -> None:
+    leave(double, "left", running=True)
+    ModelPaths.of_model(registered).under_way("left").mkdir(parents=True)
+    (ModelPaths.of_model(registered).under_way("left") / ".owner").touch()
+    backend.resumes_jobs = False
+    assert (
+        await registered.get_step() == 1
+        and double.unfinished == ["left"]
+        and not double.asked["/art/jobs/left"]
+    )
+    backend.resumes_jobs = True
+    assert await registered.get_step() == 1 and not double.unfinished
+
+
 async def test_a_left_job_that_does_not_end_is_an_error(
     server: str, double: Double, model: art.TrainableModel
 ) -> None:

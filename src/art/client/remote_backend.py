@@ -324,13 +324,13 @@ class RemoteBackend:
         """The newest step of the model, after the jobs that a stopped program left have ended.
 
         Such jobs are those that were unfinished when this program registered the model, and those of calls of
-        `train` that were interrupted. A job that a call is waiting for is not waited for here. Raises
-        DeadlineError for a job that does not end.
+        `train` that were interrupted. A job that a call is waiting for is not waited for here, and a backend
+        that resumes no jobs waits for none. Raises DeadlineError for a job that does not end.
         """
         key = model.project, model.name
         info = await self._connection.call("GET", model_path(model), ModelInfo)
         left = [job_id for job_id in info.unfinished_jobs if job_id not in self._followed_jobs]
-        if left and key not in self._without_left_jobs:
+        if left and self.resumes_jobs and key not in self._without_left_jobs:
             await self._wait_for_left_jobs(model, left)
             info = await self._connection.call("GET", model_path(model), ModelInfo)
         self._without_left_jobs.add(key)
