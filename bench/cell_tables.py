@@ -32,7 +32,7 @@ def score_of(records: Sequence[Record]) -> Estimate:
     the same, so each counts once.
     """
     columns = zip(*(one.measured.last.scores for one in records), strict=True)
-    estimate = Estimate.from_values([fmean(column) for column in columns])
+    estimate = Estimate.from_scores([fmean(column) for column in columns])
     assert estimate is not None
     return estimate
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from bench.cell_tables import skill_table
+from art.runs.comparison import Estimate
+from bench.cell_tables import share, skill_table
 from bench.examples import PLAIN, ROOT, Example, Measured, all_examples, read_results, read_skills
 from bench.marked_pages import replace_between_marks, said
 from bench.rows import Row
@@ -104,32 +105,58 @@ def readme_table(shown: Mapping[Example, Measured]) -> str:
     return "\n".join(parts)
 
 
+def ends(measured: Measured | None) -> list[Estimate | None]:
+    """Returns the scores of the base, after fine-tuning where the program begins with it, and at the end."""
+    if measured is None:
+        return [None, None, None]
+    between = list(measured.stages().values())[1:-1]
+    return [measured.first(), between[-1] if between else None, measured.last()]
+
+
+def simple_player(measured: Measured | None) -> str:
+    """Returns the best of the scripted players that do not know the solution, with its score."""
+    players = {} if measured is None else measured.references
+    known = {name: score for name, score in players.items() if not name.startswith("perfect")}
+    best = max(known, key=lambda name: known[name], default="")
+    return f"{best} {known[best]:.2f}" if best else ""
+
+
 def docs_table(everything: Mapping[Example, Measured]) -> str:
     """A line for each variant."""
     lines = [
-        "| example | metric | seeds | before | after | goal | seconds |",
-        "|---|---|---|---|---|---|---|",
+        "| example | metric | seeds | base | base, greedy | base, pass@8 | after fine-tuning | after RL "
+        "| best simple player | goal | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for example, one in everything.items():
         seconds = sorted(run.seconds for run in one.runs)
         goal = f"{'at most' if example.lower_is_better else 'at least'} {example.goal:g}"
         program = f"../../examples/{example.folder.name}/{example.program.name}"
+        base = [cell.measured for cell in read_skills(example.folder.name) if cell.cell.method == "base"]
+        greedy, pass_at_8 = (base[-1].greedy, base[-1].pass_at_8) if base else (None, None)
+        first, tuned, last = ("" if score is None else said(score) for score in ends(one))
         lines.append(
-            f"| [{example.name}]({program}) | {example.metric} | {len(one.runs)} "
-            f"| {said(one.first())} | {said(one.last())} | {goal} | {seconds[len(seconds) // 2]:.0f} |"
+            f"| [{example.name}]({program}) | {example.metric} | {len(one.runs)} | {first} | {share(greedy)} "
+            f"| {share(pass_at_8)} | {tuned} | {last} | {simple_player(one)} | {goal} "
+            f"| {seconds[len(seconds) // 2]:.0f} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def front_table(examples: Sequence[Example], everything: Mapping[Example, Measured]) -> str:
     """A line for each folder, measured or not."""
-    lines = ["| program | what the model learns | before | after |", "|---|---|---|---|"]
+    lines = [
+        "| program | what the model learns | base | after fine-tuning | after RL | best simple player |",
+        "|---|---|---|---|---|---|",
+    ]
     for example in examples:
         if example.variant == PLAIN:
             name, measured = example.folder.name, everything.get(example)
-            ends = (measured.first(), measured.last()) if measured else (None, None)
-            shares = " | ".join("" if one is None else f"{one.mean:.2f}" for one in ends)
-            lines.append(f"| [`examples/{name}`](examples/{name}/README.md) | {example.learns} | {shares} |")
+            scores = " | ".join("" if one is None else f"{one.mean:.2f}" for one in ends(measured))
+            lines.append(
+                f"| [`examples/{name}`](examples/{name}/README.md) | {example.learns} | {scores} "
+                f"| {simple_player(measured)} |"
+            )
     return "\n".join(lines) + "\n"
 
 

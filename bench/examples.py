@@ -233,16 +233,16 @@ class Measured:
     runs: list[ExampleRun] = field(default_factory=list)
 
     def last(self) -> Estimate | None:
-        return Estimate.from_values([run.last.mean for run in self.runs])
+        return Estimate.from_scores([run.last.mean for run in self.runs])
 
     def first(self) -> Estimate | None:
-        return Estimate.from_values([run.first.mean for run in self.runs])
+        return Estimate.from_scores([run.first.mean for run in self.runs])
 
     def stages(self) -> dict[str, Estimate | None]:
         """Returns the estimate over the seeds of each stage's last evaluation."""
         names = list(dict.fromkeys(stage for run in self.runs for stage in run.stage_means()))
         return {
-            name: Estimate.from_values(
+            name: Estimate.from_scores(
                 [run.stage_means()[name] for run in self.runs if name in run.stage_means()]
             )
             for name in names
