@@ -98,9 +98,12 @@ async def train_through_kills(servers: ArtServers) -> None:
         f"{step:04d}" for step in range(4)
     ]
     assert home.sql("SELECT count(*) FROM samples WHERE model LIKE '%player%'") == [(12,)]
-    # A controller that loses its lock while it lives ends by itself, and says why.
-    end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7273003"
-    home.sql(end)
+    # A controller whose session ends takes the lock again. Where another has a number after its own, it ends
+    # by itself and says why.
+    home.sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7273003")
+    await servers.wait_for("the controller's lock in .* is held again", 1)
+    assert controller.poll() is None and await model.get_step() == 3
+    home.sql("UPDATE controller SET epoch = epoch + 1")
     assert await asyncio.to_thread(controller.wait, DEADLINE_S) == 1
     assert servers.count("lost the controller's lock") == 1
     files = [servers.log, *(home.folder / "server").rglob("*")]
