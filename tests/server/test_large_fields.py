@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from art.errors import RequestError
+from art.errors import NotFoundError, RequestError
 from art.server.chat.chat_request import CHAT, read_chat_request
-from art.server.chat.request_fields import RequestSchema
+from art.server.chat.request_fields import LeftOutParts, RequestSchema
 from art.server.dialects.anthropic_request import MESSAGES
 from art.server.dialects.completions_request import (
     COMPLETIONS,
@@ -19,6 +19,8 @@ from art.server.dialects.completions_request import (
     read_completions_request,
     read_generate_request,
 )
+from art.server.dialects.responses_items import ResponseStore
+from art.server.dialects.responses_request import RESPONSES, read_responses_request
 
 MOST_S = 0.15
 """Of the processor, for one field: as in tests/server/test_large_bodies.py. Writing one of these values takes
@@ -49,7 +51,7 @@ def costly(read: Callable[[Any], Any], cases: Iterator[tuple[str, str, dict[str,
         begun = time.thread_time()
         try:
             read(body)
-        except RequestError as refused:
+        except (RequestError, NotFoundError) as refused:
             assert len(str(refused)) < 20_000
         if (spent := time.thread_time() - begun) > MOST_S:
             found[f"{name}: {kind}"] = spent
@@ -90,3 +92,20 @@ def test_declared_fields_of_a_message() -> None:
         return MESSAGES.read_field(name, body[name]) if name in MESSAGES.fields else None
 
     assert costly(read, requests(MESSAGES, {})) == {}
+
+
+@pytest.mark.slow
+def test_fields_of_a_response_and_of_its_tools() -> None:
+    def read(body: Any) -> Any:
+        return read_responses_request(body, ResponseStore(max_bytes=1), nobody, left_out)
+
+    nobody: Any = None
+    left_out = LeftOutParts("/v1/responses")
+    hi: dict[str, Any] = {"model": "player", "input": "hi"}
+    assert costly(read, requests(RESPONSES, hi)) == {}
+    tools = (
+        (f"tools.{field}", kind, {**hi, "tools": [{"type": "function", "name": "f", field: value}]})
+        for field in ("type", "name", "description", "strict")
+        for kind, value in LARGE.items()
+    )
+    assert costly(read, tools) == {}

@@ -308,17 +308,23 @@ class ResponseStore:
                     found: Item = item
                     return found
         raise NotFoundError(
-            f"no item {item_id!r} is stored here: send the item itself", status=404, code="item_not_found"
+            f"no item {quote_value(item_id)} is stored here: send the item itself",
+            status=404,
+            code="item_not_found",
         )
 
     def _find(self, tenant: Tenant, response_id: str, *, continued_by: str | None = None) -> StoredResponse:
         stored = self._responses.get((tenant, response_id))
         if stored is None:
-            where = "" if continued_by in (None, response_id) else f" (which {continued_by!r} continues)"
+            where = (
+                ""
+                if continued_by in (None, response_id)
+                else f" (which {quote_value(continued_by)} continues)"
+            )
             raise NotFoundError(
-                f"no response {response_id!r}{where} is stored here: it was not stored (store = false), was "
-                "deleted, or is forgotten (a restart, the limit `stored_responses`); send the whole "
-                "conversation as input",
+                f"no response {quote_value(response_id)}{where} is stored here: it was not stored "
+                "(store = false), was deleted, or is forgotten (a restart, the limit `stored_responses`); "
+                "send the whole conversation as input",
                 status=404,
                 code="previous_response_not_found" if continued_by else "response_not_found",
             )

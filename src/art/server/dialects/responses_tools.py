@@ -264,8 +264,10 @@ class RequestTools:
         if parameters is not None:
             function["parameters"] = parameters
         if kind is FUNCTION:
-            if tool.get("strict") is not None:
-                function["strict"] = tool["strict"]
+            if (strict := tool.get("strict")) is not None:
+                if not isinstance(strict, bool):
+                    refuse(f"{at}.strict is true or false, not {quote_value(strict, 100)}", f"{at}.strict")
+                function["strict"] = strict
             self._skip_other_fields(tool, at)
         return {"type": "function", "function": function}
 
