@@ -47,7 +47,7 @@ _NOTHING_TO_INCLUDE = (
 
 
 def _check_count(value: Sized, name: str) -> None:
-    """What is looked at one by one, and may be left out, is a few: a million takes a second of everybody."""
+    """Refuses more entries than are looked at one by one: a million takes a second of everybody."""
     if len(value) > _MOST_PARTS:
         refuse(f"{name} has {len(value):,} entries; at most {_MOST_PARTS} are read", name)
 
