@@ -75,7 +75,8 @@ async def test_run_in_a_notebook_names_await():
 async def test_a_cancelled_call_to_a_server_shows_no_frames_of_the_http_library():
     asked: list[asyncio.StreamWriter] = []
 
-    async def never_answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()  # until then the library is connecting, and cancels by words of its own
         asked.append(writer)
 
     async with await asyncio.start_server(never_answer, "127.0.0.1", 0) as server:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import art
-from art.errors import DeadlineError
+from art.errors import DeadlineError, DiskError
 from art.tracking.folders import lock_folder
 from art.utils.trajectory_logging import append_groups, read_trajectory_groups_parquet
 
@@ -97,7 +97,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DiskError, match="disk is full"):
         append_groups(path, [art.TrajectoryGroup([art.Trajectory(logs=["lost"])])])
     assert written(path) == ["kept"]
     assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "0001.parquet"]
