@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -33,8 +33,8 @@ _MOST_NOTED = 200
 """Kinds of left out parts that have a name of their own: requests of strangers name them."""
 _NOT_NAMED = "(others)"
 _LONGEST_NAME = 100
-_MOST_UNKNOWN = 100
-"""Fields of one body that no dialect knows: each is compared with those that act."""
+MOST_UNKNOWN = 100
+"""Fields of a body, or of an object in it, that nothing here knows: each is looked at."""
 _ALIKE = 0.8
 """So much is a misspelt name like the one that was meant, from 0 to 1."""
 _log = logging.getLogger(__name__)
@@ -149,6 +149,30 @@ class LeftOutParts:
         if first:
             _log.warning("%s: %r does not act: %s (said once)", *key, why)
 
+    def skip_others(
+        self,
+        value: Mapping[str, Any],
+        known: Collection[str],
+        kind: str,
+        at: str,
+        why: str,
+        *,
+        idle: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
+    ) -> None:
+        """Notes the fields of an object beside the known ones, but for those that ask for nothing: None, or a
+        value of `idle`.
+
+        Raises: RequestError for more than `MOST_UNKNOWN`, or where requests are strict.
+        """
+        skipped = 0
+        for name, asked in value.items():
+            if name in known or asked is None or asked in idle.get(name, ()):
+                continue
+            skipped += 1
+            if skipped > MOST_UNKNOWN:
+                refuse(f"{at} has more than {MOST_UNKNOWN} fields that do not act", at)
+            self.skip(f"{kind}.{name}", f"{at}.{name[:_LONGEST_NAME]}", why)
+
 
 Act = Callable[[Any, str, Any], None]
 
@@ -228,7 +252,7 @@ class RequestSchema:
 
     def check_number(self, body: dict[str, Any]) -> None:
         """Raises: RequestError for a body of more fields than can be meant."""
-        most = len(self.fields) + len(self._idle) + _MOST_UNKNOWN
+        most = len(self.fields) + len(self._idle) + MOST_UNKNOWN
         if len(body) > most:
             refuse(f"the body has {len(body)} fields; {most} are the most", "body", "invalid_request")
 

@@ -7,7 +7,6 @@ closed, one after the other (`MessageEvents`). Errors have Anthropic's shape.
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,20 +16,17 @@ from pydantic_core import from_json
 from art.errors import ARTError
 from art.server.chat.chat_request import ChatRequest, read_chat_request
 from art.server.chat.prompt_and_reply import Completion, PreparedRequest, check_messages_fit
-from art.server.chat.request_fields import LeftOutParts
 from art.server.dialects.anthropic_request import ROUTE, chat_body
 from art.server.dialects.completion_service import (
     ChoiceFinished,
-    CompletionService,
     StreamedChoice,
     StreamEvent,
     StreamStarted,
     complete_request,
     stream_reply_events,
 )
-from art.server.dialects.dialect import Dialect, named_event, send_stream
-from art.server.http import Scope, Send, TenantThreads, error_body, send_json, status_of
-from art.server.settings import LimitSettings
+from art.server.dialects.dialect import AgentDialect, named_event, send_stream
+from art.server.http import Scope, Send, error_body, send_json, status_of
 from art.server.tenancy import Tenant, tenant_in
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD
 
@@ -191,19 +187,10 @@ def anthropic_error(error: ARTError, tenant: Tenant = None) -> dict[str, Any]:
     }
 
 
-class _Anthropic(Dialect):
-    """The part that both routes share: errors in Anthropic's format, and what requests leave out."""
+class _Anthropic(AgentDialect):
+    """The part that both routes share: errors in Anthropic's format."""
 
-    def __init__(
-        self,
-        sampler: CompletionService,
-        limits: LimitSettings,
-        threads: TenantThreads | None = None,
-        counts: Counter[tuple[str, str]] | None = None,
-    ) -> None:
-        """counts: of what was left out."""
-        super().__init__(sampler, limits, threads)
-        self.left_out = LeftOutParts(ROUTE, counts, strict=limits.strict_requests)
+    route = ROUTE
 
     async def refuse(self, send: Send, error: ARTError, tenant: Tenant = None) -> None:
         """The reply of a failed request."""

@@ -133,9 +133,7 @@ def _checked(block: Any, kinds: Sequence[str], at: str, left_out: LeftOutParts) 
     if kind == "redacted_thinking":
         left_out.skip(kind, at, "only Anthropic can read it, and this model never said it")
         return None
-    for name in block.keys() - _FIELDS[kind]:
-        if block[name] is not None:
-            left_out.skip(f"{kind}.{name}", f"{at}.{name[:100]}", _NOT_SHOWN)
+    left_out.skip_others(block, _FIELDS[kind], kind, at, _NOT_SHOWN)
     check_cache_control(block.get("cache_control"), f"{at}.cache_control")
     return block
 
@@ -313,10 +311,9 @@ def _context_management(chat: Chat, name: str, value: Any) -> None:
 
 
 def _output_config(chat: Chat, name: str, value: dict[str, Any]) -> None:
-    for option, wanted in value.items():
-        if option not in ("format", "effort") and wanted is not None:
-            at = f"output_config.{option[:100]}"
-            chat.left_out.skip(at, at, "the model is not told of it")
+    chat.left_out.skip_others(
+        value, ("format", "effort"), "output_config", "output_config", "the model is not told of it"
+    )
     effort = value.get("effort")
     if effort is not None:
         chat["reasoning_effort"] = EFFORT.read("output_config.effort", effort, quoted=0)

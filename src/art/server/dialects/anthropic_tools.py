@@ -129,7 +129,8 @@ def _tool(tool: Any, at: str, left_out: LeftOutParts) -> dict[str, Any] | None:
     kind = tool.get("type")
     if kind not in (None, "custom") and tool.get("input_schema") is None:
         return _provided_tool(tool, kind, at, left_out)
-    _skip_other_fields(tool, at, left_out)
+    why = "the model is shown the tool without it"
+    left_out.skip_others(tool, _KNOWN, "tools", at, why, idle=_IDLE)
     check_cache_control(tool.get("cache_control"), f"{at}.cache_control")
     schema = tool.get("input_schema")
     if not isinstance(schema, dict):
@@ -160,12 +161,6 @@ def _provided_tool(
     description, parameters = known
     function = {"name": _name(tool, at), "description": description, "parameters": parameters}
     return {"type": "function", "function": function}
-
-
-def _skip_other_fields(tool: Mapping[str, Any], at: str, left_out: LeftOutParts) -> None:
-    for name, asked in tool.items():
-        if name not in _KNOWN and asked is not None and asked not in _IDLE.get(name, ()):
-            left_out.skip(f"tools.{name}", f"{at}.{name[:100]}", "the model is shown the tool without it")
 
 
 def _name(tool: Mapping[str, Any], at: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -18,6 +19,7 @@ from art.errors import ARTError, RequestError
 from art.server.catalog import Target
 from art.server.chat.chat_request import ChatRequest
 from art.server.chat.prompt_and_reply import PreparedRequest, check_messages_fit
+from art.server.chat.request_fields import LeftOutParts
 from art.server.dialects.completion_service import CompletionService, StreamEvent
 from art.server.http import (
     CLIENT,
@@ -242,3 +244,21 @@ async def _await_gone(receive: Receive, gone: _ClientGone) -> None:
     while (await receive())["type"] != "http.disconnect":
         continue
     gone()
+
+
+class AgentDialect(Dialect):
+    """A dialect of agents, programs that nobody here can edit: what cannot change a reply it leaves out."""
+
+    route: str
+    """Under which it is logged and counted."""
+
+    def __init__(
+        self,
+        sampler: CompletionService,
+        limits: LimitSettings,
+        threads: TenantThreads | None = None,
+        counts: Counter[tuple[str, str]] | None = None,
+    ) -> None:
+        """counts: of what requests had that was left out."""
+        super().__init__(sampler, limits, threads)
+        self.left_out = LeftOutParts(self.route, counts, strict=limits.strict_requests)

@@ -19,7 +19,6 @@ from starlette.routing import Route
 from art.errors import ARTError, OverloadedError
 from art.rendering.reply import is_object
 from art.server.chat.prompt_and_reply import Completion, PreparedRequest, logprobs_of
-from art.server.chat.request_fields import LeftOutParts
 from art.server.dialects.completion_service import (
     CallPiece,
     ChoiceFinished,
@@ -29,7 +28,7 @@ from art.server.dialects.completion_service import (
     complete_request,
     stream_reply_events,
 )
-from art.server.dialects.dialect import Dialect, named_event, send_stream
+from art.server.dialects.dialect import AgentDialect, named_event, send_stream
 from art.server.dialects.responses_items import ResponseStore, response_id_of
 from art.server.dialects.responses_request import ROUTE, ResponsesRequest, read_responses_request
 from art.server.dialects.responses_tools import FUNCTION, Item, RequestTools
@@ -369,8 +368,10 @@ class ResponseEvents:
 MOST_ITEMS = 100
 
 
-class Responses(Dialect):
+class Responses(AgentDialect):
     """Answers the Responses API, whole or streamed."""
+
+    route = ROUTE
 
     def __init__(
         self,
@@ -379,9 +380,8 @@ class Responses(Dialect):
         threads: TenantThreads | None = None,
         counts: Counter[tuple[str, str]] | None = None,
     ) -> None:
-        """counts: of what requests had that was left out."""
-        super().__init__(sampler, limits, threads)
-        self._left_out = LeftOutParts(ROUTE, counts, strict=limits.strict_requests)
+        """See `AgentDialect`."""
+        super().__init__(sampler, limits, threads, counts)
         self._store = ResponseStore(max_bytes=limits.stored_responses)
         self.routes = [
             Route("/v1/responses/{response_id}", self.stored, methods=["GET"]),
@@ -396,7 +396,7 @@ class Responses(Dialect):
 
     def read(self, scope: Scope, body: Any) -> ResponsesRequest:
         """The request of a decoded body. Raises: RequestError, NotFoundError."""
-        return read_responses_request(body, self._store, tenant_in(scope), self._left_out)
+        return read_responses_request(body, self._store, tenant_in(scope), self.left_out)
 
     async def answer(self, scope: Scope, request: ResponsesRequest, send: Send) -> None:
         """Sample what is asked for."""

@@ -316,11 +316,8 @@ class ResponseStore:
     def _find(self, tenant: Tenant, response_id: str, *, continued_by: str | None = None) -> StoredResponse:
         stored = self._responses.get((tenant, response_id))
         if stored is None:
-            where = (
-                ""
-                if continued_by in (None, response_id)
-                else f" (which {quote_value(continued_by)} continues)"
-            )
+            named = continued_by not in (None, response_id)
+            where = f" (which {quote_value(continued_by)} continues)" if named else ""
             raise NotFoundError(
                 f"no response {quote_value(response_id)}{where} is stored here: it was not stored "
                 "(store = false), was deleted, or is forgotten (a restart, the limit `stored_responses`); "

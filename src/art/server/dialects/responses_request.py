@@ -7,13 +7,13 @@ A field acts, is refused by its name where leaving it out would change the reply
 from __future__ import annotations
 
 import re
-from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any
 
 from art.errors import RequestError
 from art.server.chat.chat_request import CHAT, EFFORT, ChatRequest, read_chat_request
 from art.server.chat.request_fields import (
+    MOST_UNKNOWN,
     OTHER_FIELDS,
     LeftOutParts,
     RequestField,
@@ -30,8 +30,6 @@ from art.wire.sampling import PARAMETERS
 ROUTE = "/v1/responses"
 _NOT_TOLD = "the model is not told of it"
 LOGPROBS = "message.output_text.logprobs"
-_MOST_PARTS = 100
-"""Entries of `include`, `text` and `reasoning`."""
 
 _NOTHING_TO_INCLUDE = (
     # Our reasoning items hold the reasoning itself, so they can be sent back as they are.
@@ -46,18 +44,9 @@ _NOTHING_TO_INCLUDE = (
 )
 
 
-def _check_count(value: Sized, name: str) -> None:
-    """Refuses more entries than are looked at one by one: a million takes a second of everybody."""
-    if len(value) > _MOST_PARTS:
-        refuse(f"{name} has {len(value):,} entries; at most {_MOST_PARTS} are read", name)
-
-
 def chat_format(text: dict[str, Any], left_out: LeftOutParts) -> dict[str, Any] | None:
     """`response_format` of a `text`; None for plain text. Raises: RequestError."""
-    _check_count(text, "text")
-    for name, value in text.items():
-        if name not in ("format", "verbosity") and value is not None:
-            left_out.skip(f"text.{name}", f"text.{name[:100]}", _NOT_TOLD)
+    left_out.skip_others(text, ("format", "verbosity"), "text", "text", _NOT_TOLD)
     wanted = text.get("format")
     if wanted is None:
         return None
@@ -82,10 +71,7 @@ _OF_REASONING = ("effort", "summary", "generate_summary")
 
 def effort_of(reasoning: dict[str, Any], request: ChatRequest, left_out: LeftOutParts) -> None:
     """Sets the effort of the request. Raises: RequestError for an unsupported one."""
-    _check_count(reasoning, "reasoning")
-    for name, value in reasoning.items():
-        if name not in _OF_REASONING and value is not None:
-            left_out.skip(f"reasoning.{name}", f"reasoning.{name[:100]}", _NOT_TOLD)
+    left_out.skip_others(reasoning, _OF_REASONING, "reasoning", "reasoning", _NOT_TOLD)
     request.effort_field = "reasoning.effort"
     if reasoning.get("effort") is not None:
         request.reasoning_effort = EFFORT.read("reasoning.effort", reasoning["effort"])
@@ -93,7 +79,8 @@ def effort_of(reasoning: dict[str, Any], request: ChatRequest, left_out: LeftOut
 
 def includes_logprobs(include: list[Any], left_out: LeftOutParts) -> bool:
     """Returns whether logprobs are asked for. Raises: RequestError for too many, or if strict."""
-    _check_count(include, "include")
+    if len(include) > MOST_UNKNOWN:
+        refuse(f"include has {len(include):,} entries; at most {MOST_UNKNOWN} are read", "include")
     for one in include:
         if one != LOGPROBS and one not in _NOTHING_TO_INCLUDE:
             left_out.skip("include", f"include = {quote_value(one, 100)}", "a response has no such part")

@@ -34,6 +34,8 @@ _IDLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {"allowed_callers": (["direct"],), "async": (False,), "defer_loading": (False,), "output_schema": ()}
 )
 """Fields of a function with the values that ask for nothing."""
+_FIELDS = ("type", "name", "description", "parameters", "strict")
+_LESS = "the model is shown the tool without it"
 
 
 def _parsed(arguments: str) -> dict[str, Any]:
@@ -268,15 +270,8 @@ class RequestTools:
                 if not isinstance(strict, bool):
                     refuse(f"{at}.strict is true or false, not {quote_value(strict, 100)}", f"{at}.strict")
                 function["strict"] = strict
-            self._skip_other_fields(tool, at)
+            self._left_out.skip_others(tool, _FIELDS, "tools", at, _LESS, idle=_IDLE)
         return {"type": "function", "function": function}
-
-    def _skip_other_fields(self, tool: Mapping[str, Any], at: str) -> None:
-        known = ("type", "name", "description", "parameters", "strict")
-        for name, value in tool.items():
-            if name not in known and value is not None and value not in _IDLE.get(name, ()):
-                why = "the model is shown the tool without it"
-                self._left_out.skip(f"tools.{name}", f"{at}.{name[:100]}", why)
 
 
 def _format_of(value: Any, at: str) -> str:
