@@ -466,9 +466,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         train: takes a `job_id` where the backend can tell later what came of a job. named: the program has
         named its job itself, and asks for its result itself.
         """
-        refused = not all(
-            isinstance(group, TrajectoryGroup) for group in groups or ()
-        )  # the backend says why
+        # The backend says why it refuses what are no groups.
+        refused = not all(isinstance(group, TrajectoryGroup) for group in groups or ())
         if named or refused or not hasattr(self._face(), "training_result"):
             result = await train()
             if groups is not None or result.metrics:
