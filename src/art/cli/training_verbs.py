@@ -218,7 +218,7 @@ def read_inputs(path: Path) -> list[str]:
     """A JSON list of texts, or a text on each line. Raises ConfigurationError."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".json":
-        return [line for line in text.splitlines() if line.strip()]
+        return [line for line in text.split("\n") if line.strip()]
     try:
         listed = parse_json(text)
     except ValueError as error:

@@ -33,6 +33,7 @@ from art.errors import ConfigurationError, WorkerError
 from art.process.files import ScratchFolder
 from art.process.resources import listen
 from art.process.worker import Worker, WorkerSpec
+from art.wire.json_lines import one_line
 from art.wire.records import Strict
 
 _log = logging.getLogger(__name__)
@@ -188,7 +189,7 @@ class NodeHost:
                     told_health, news.health = self._health_at, self._health
             if self._ended is not None and news.log is None:
                 news.ended = self._ended
-            yield news.model_dump_json(exclude_none=True).encode() + b"\n"
+            yield one_line(news.model_dump_json(exclude_none=True)) + b"\n"
             if news.ended is not None:
                 return
             if news.log is None:

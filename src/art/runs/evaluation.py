@@ -139,7 +139,7 @@ def read_scenarios(text: str) -> list[Any]:
     else:
         try:
             body = path.read_text(encoding="utf-8")
-            lines = body.splitlines()
+            lines = body.split("\n")
             known = (
                 json.loads(body)
                 if path.suffix == ".json"

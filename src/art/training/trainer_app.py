@@ -28,6 +28,7 @@ from art.batch.batch_types import LossEntries, TokenTree
 from art.batch.encode import decode_batch
 from art.errors import ARTError, AuthenticationError, RequestError, ServerError, TrainingError
 from art.training.trainer import Trainer
+from art.wire.json_lines import one_line
 from art.wire.models import ErrorBody
 from art.wire.records import Strict, flaws_without_values
 from art.wire.training import (
@@ -92,7 +93,7 @@ class TrainerJob:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def lines(self) -> AsyncIterator[str]:
+    async def lines(self) -> AsyncIterator[bytes]:
         """Yields the events as JSON, from the first to the last. The step itself continues without a
         reader.
         """
@@ -100,7 +101,7 @@ class TrainerJob:
         while at < len(self._events) or not self.finished:
             if at == len(self._events):
                 await self._news.wait()  # ends with the step; whoever reads has a deadline of its own
-            yield self._events[at].model_dump_json() + "\n"
+            yield one_line(self._events[at].model_dump_json()) + b"\n"
             at += 1
 
 

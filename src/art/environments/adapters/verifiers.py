@@ -363,7 +363,7 @@ def sft_rows(
 
 def _read_outputs(path: str | Path) -> list[dict[str, Any]]:
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
         return [parse_json(line) for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} is no results.jsonl of verifiers: {error}") from error

@@ -35,6 +35,7 @@ from art.server.http import (
 )
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, tenant_in
+from art.wire.json_lines import one_line
 from art.wire.rollouts import ROLLOUT_HEADER
 
 _START = {
@@ -86,7 +87,7 @@ async def send_stream(events: AsyncIterator[StreamEvent], writer: StreamWriter, 
 
 def data_event(body: bytes) -> bytes:
     """One event without a name."""
-    return b"data: " + body + b"\n\n"
+    return b"data: " + one_line(body) + b"\n\n"
 
 
 DONE = data_event(b"[DONE]")
@@ -95,7 +96,7 @@ DONE = data_event(b"[DONE]")
 
 def named_event(name: str, body: dict[str, Any]) -> bytes:
     """One event with its name."""
-    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(body) + b"\n\n"
+    return b"event: " + name.encode() + b"\n" + data_event(orjson.dumps(body))
 
 
 _ROLLOUT = ROLLOUT_HEADER.encode()

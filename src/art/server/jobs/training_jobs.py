@@ -42,6 +42,7 @@ from art.server.promotion.promote import Progress, ServedModel, ServedModels
 from art.server.settings import ControlSettings, TeacherSettings
 from art.server.step_times import StepClock
 from art.wire.jobs import JobEvent, JobInfo, SftJobRequest, TrainResultInfo
+from art.wire.json_lines import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -201,9 +202,9 @@ class TrainingJobs:
             ended = (await self.store.info(job_id)).state in _ENDED
             for event in await self.store.events(job_id, after):
                 after = event.number
-                yield event.model_dump_json(exclude_defaults=False).encode() + b"\n"
+                yield one_line(event.model_dump_json()) + b"\n"
             if end is not None and not ended:
-                yield end.model_copy(update={"number": after + 1}).model_dump_json().encode() + b"\n"
+                yield one_line(end.model_copy(update={"number": after + 1}).model_dump_json()) + b"\n"
             if ended or end is not None:
                 self._news.pop(job_id, None)
                 return

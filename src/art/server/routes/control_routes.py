@@ -24,6 +24,7 @@ from art.server.routes.endpoint import (
 )
 from art.server.tenancy import Tenant, external_name, internal_name, tenant_in
 from art.wire.jobs import LARGEST_SFT_BODY, JobEvent, JobList, JobListing, SftJobRequest, TrainJobRequest
+from art.wire.json_lines import one_line
 from art.wire.models import (
     RESUME,
     AdoptRequest,
@@ -151,10 +152,8 @@ async def _event_lines(tenant: Tenant, lines: AsyncIterator[bytes]) -> AsyncIter
         if tenant is None or not line.strip():
             yield line
         else:
-            yield (
-                with_external_names(tenant, JobEvent.model_validate_json(line)).model_dump_json().encode()
-                + b"\n"
-            )
+            event = with_external_names(tenant, JobEvent.model_validate_json(line))
+            yield one_line(event.model_dump_json()) + b"\n"
 
 
 async def _listed_jobs(control: Control, tenant: Tenant, asked: JobListing) -> JobList:
