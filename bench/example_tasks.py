@@ -42,8 +42,13 @@ class ExampleTask:
         return cls(name=name, score=example.metric, program=load_program(example.program))
 
     def environment(self, prompt: int = 0) -> NamedEnvironment:
-        (made,) = [value for name, value in vars(self.program).items() if is_environment(name, value)]
+        (made,) = [value for value in vars(self.program).values() if self._is_environment(value)]
         return made(prompt)
+
+    def _is_environment(self, value: Any) -> bool:
+        """A class of the program's own, not one that it imports."""
+        own = isinstance(value, type) and value.__module__ == self.program.__name__
+        return own and hasattr(value, "rollout")
 
     def demonstrations(self, seed: int, count: int) -> list[dict[str, Any]]:
         """Returns conversations about training scenarios, as rows to fine-tune on: each seed has others."""
@@ -61,10 +66,6 @@ def row_of(world: Any, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for place, one in enumerate(messages)
     ]
     return {"messages": weighed, **({"tools": world.tools} if world.tools else {})}
-
-
-def is_environment(name: str, value: Any) -> bool:
-    return isinstance(value, type) and name.endswith("Environment") and hasattr(value, "rollout")
 
 
 def load_program(path: Path) -> ModuleType:

@@ -14,7 +14,8 @@ import pytest
 from bench import league, sweep
 from bench.cell_tables import league_table, score_of, skill_table
 from bench.cells import Cell, Measured, Point, Record, append_record, read_records, run_missing
-from bench.example_tasks import ExampleTask
+from bench.example_tasks import PROMPTS, ExampleTask
+from bench.examples import all_examples
 from bench.methods import Clock, point_of
 
 CELLS = [Cell(task="guess_number", method="grpo", seed=seed, seconds=1) for seed in range(3)]
@@ -142,6 +143,13 @@ def test_the_clock_stops_while_it_is_paused() -> None:
     with clock.pause():
         time.sleep(0.2)
     assert clock.seconds < 0.2
+
+
+@pytest.mark.slow  # imports the programs
+@pytest.mark.parametrize("name", [one.folder.name for one in all_examples() if one.cells])
+def test_a_program_s_own_environment_is_found_for_each_prompt(name: str) -> None:
+    task = ExampleTask.find(name)
+    assert {type(task.environment(prompt)).__module__ for prompt in range(PROMPTS)} == {name}
 
 
 @pytest.mark.slow  # imports the programs
