@@ -25,7 +25,6 @@ from art.rewards import Ruler
 from art.testing import LlmServer, TruthfulJudge
 
 MOST_TURNS = 6
-HELD_OUT = 128
 
 # %% [markdown]
 # A rollout is one conversation. The agent calls tools until it answers, breaks a rule or has no turn left.
@@ -80,9 +79,9 @@ def score(
     return trajectory
 
 
-async def evaluate(model: art.Model, rollout: Any, stage: str) -> None:
+async def evaluate(model: art.Model, rollout: Any, stage: str, held_out: int) -> None:
     """Log one rollout on each held-out question, and print the share of right answers."""
-    questions = [draw_question("held out", number) for number in range(HELD_OUT)]
+    questions = [draw_question("held out", number) for number in range(held_out)]
     trajectories = await art.gather_trajectories(
         [rollout(question) for question in questions], pbar_desc=None
     )
@@ -138,12 +137,12 @@ async def main(options: argparse.Namespace) -> None:
                 return ask_with_tools(model, question)
 
         if await model.get_step() == 0:
-            await evaluate(model, rollout, "base")
+            await evaluate(model, rollout, "base", options.held_out)
         if await model.get_step() == 0 and options.demonstrations:
             shown = [{"messages": demonstration(n), "tools": TOOLS} for n in range(options.demonstrations)]
             rates = art.TrainSFTConfig(learning_rate=options.learning_rate / 2, batch_size=8)
             await model.train_sft(shown, rates)
-            await evaluate(model, rollout, "SFT")
+            await evaluate(model, rollout, "SFT", options.held_out)
         for step in range(await model.get_step(), options.steps):
             questions = [
                 draw_question(f"train {options.seed}", step * options.groups + n)
@@ -159,7 +158,7 @@ async def main(options: argparse.Namespace) -> None:
             )
             await model.train(groups, config=art.TrainConfig(learning_rate=options.learning_rate))
             if (step + 1) % 5 == 0 or step + 1 == options.steps:
-                await evaluate(model, rollout, "RL")
+                await evaluate(model, rollout, "RL", options.held_out)
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -179,6 +178,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=12, help="questions of a step")
     parser.add_argument("--group-size", type=int, default=8, help="rollouts of each question")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--held-out", type=int, default=128, help="questions of an evaluation")
     parser.add_argument("--path", default=".art", help="where models and logs are kept")
     return parser.parse_args(arguments)
 

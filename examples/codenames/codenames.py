@@ -20,8 +20,6 @@ from codenames_board import Board, careless_play, draw_board
 import art
 from art.local import LocalBackend
 
-HELD_OUT = 256
-
 # %% [markdown]
 # A turn of either role is a trajectory of its own: one prompt, one word.
 
@@ -82,9 +80,9 @@ async def play_boards(
     return await asyncio.gather(*(play(model, board, clues, guesses) for board in boards))
 
 
-async def evaluate(model: art.Model, stage: str) -> None:
+async def evaluate(model: art.Model, stage: str, held_out: int) -> None:
     """Log a game on each held-out board, one clue and one guess, and print the share of right ones."""
-    boards = [draw_board("held out", number) for number in range(HELD_OUT)]
+    boards = [draw_board("held out", number) for number in range(held_out)]
     games = []
     for groups in await play_boards(model, boards, clues=1, guesses=1):
         last = groups[-1].trajectories[0]  # the guess, or a clue that was not allowed
@@ -113,7 +111,7 @@ async def main(options: argparse.Namespace) -> None:
     async with LocalBackend(path=options.path, server_options=engine) as backend:
         await model.register(backend)
         if await model.get_step() == 0:
-            await evaluate(model, "base")
+            await evaluate(model, "base", options.held_out)
         if await model.get_step() == 0 and options.demonstrations:
             shown = [
                 {"messages": one}
@@ -121,7 +119,7 @@ async def main(options: argparse.Namespace) -> None:
                 for one in careless_play(number)
             ]
             await model.train_sft(shown, art.TrainSFTConfig(learning_rate=2e-3, batch_size=8))
-            await evaluate(model, "SFT")
+            await evaluate(model, "SFT", options.held_out)
         for step in range(await model.get_step(), options.steps):
             boards = [
                 draw_board(f"train {options.seed}", step * options.boards + n) for n in range(options.boards)
@@ -130,7 +128,7 @@ async def main(options: argparse.Namespace) -> None:
             groups = [group for game in games for group in game]
             await model.train(groups, config=art.TrainConfig(learning_rate=options.learning_rate))
             if (step + 1) % 5 == 0 or step + 1 == options.steps:
-                await evaluate(model, "RL")
+                await evaluate(model, "RL", options.held_out)
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -147,6 +145,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--group-size", type=int, default=8, help="clues for each board, and guesses for each clue"
     )
     parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--held-out", type=int, default=256, help="boards of an evaluation")
     parser.add_argument("--path", default=".art", help="where models and logs are kept")
     return parser.parse_args(arguments)
 

@@ -22,7 +22,6 @@ from art.local import LocalBackend
 from art.rewards import Criterion, Rubric
 from art.testing import LlmServer, TruthfulJudge
 
-HELD_OUT = 256
 PRICE = 0.03
 """Of a word."""
 
@@ -46,9 +45,9 @@ async def summarize(model: art.Model, sheet: FactSheet, temperature: float = 1.0
     )
 
 
-async def evaluate(model: art.Model, stage: str) -> None:
+async def evaluate(model: art.Model, stage: str, held_out: int) -> None:
     """Log a summary of each held-out sheet, and print recall and length."""
-    sheets = [draw_sheet("held out", number) for number in range(HELD_OUT)]
+    sheets = [draw_sheet("held out", number) for number in range(held_out)]
     summaries = await art.gather_trajectories([summarize(model, sheet) for sheet in sheets], pbar_desc=None)
     for one in summaries:
         one.metadata["stage"] = stage
@@ -97,13 +96,13 @@ async def main(options: argparse.Namespace) -> None:
         await model.register(backend)
         rubric = await open_rubric(stack, options.judge) if options.reward == "rubric" else None
         if await model.get_step() == 0:
-            await evaluate(model, "base")
+            await evaluate(model, "base", options.held_out)
         if await model.get_step() == 0 and options.demonstrations:
             shown = [{"messages": sloppy_summary(number)} for number in range(options.demonstrations)]
             await model.train_sft(
                 shown, art.TrainSFTConfig(learning_rate=options.sft_learning_rate, batch_size=8)
             )
-            await evaluate(model, "SFT")
+            await evaluate(model, "SFT", options.held_out)
         for step in range(await model.get_step(), options.steps):
             sheets = [
                 draw_sheet(f"train {options.seed}", step * options.groups + n) for n in range(options.groups)
@@ -124,7 +123,7 @@ async def main(options: argparse.Namespace) -> None:
             )
             await model.train(groups, config=config)
             if (step + 1) % 5 == 0 or step + 1 == options.steps:
-                await evaluate(model, "RL")
+                await evaluate(model, "RL", options.held_out)
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -143,6 +142,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=1.25, help="of rollouts: above 1 explores more")
     parser.add_argument("--learning-rate", type=float, default=7e-4)
     parser.add_argument("--sft-learning-rate", type=float, default=2e-3)
+    parser.add_argument("--held-out", type=int, default=256, help="sheets of an evaluation")
     parser.add_argument("--path", default=".art", help="where models and logs are kept")
     return parser.parse_args(arguments)
 

@@ -18,7 +18,6 @@ from clue_puzzles import Puzzle, careless_answers, draw_puzzle
 import art
 from art.local import LocalBackend
 
-HELD_OUT = 256
 CARELESS = 0.15
 """Share of the questions that the writer of the demonstrations does not guess."""
 
@@ -42,9 +41,9 @@ async def answer(model: art.Model, puzzle: Puzzle) -> art.Trajectory:
     )
 
 
-async def evaluate(model: art.Model, stage: str) -> None:
+async def evaluate(model: art.Model, stage: str, held_out: int) -> None:
     """Log a reply to each held-out puzzle, and print the share of right answers."""
-    puzzles = [draw_puzzle("held out", number) for number in range(HELD_OUT)]
+    puzzles = [draw_puzzle("held out", number) for number in range(held_out)]
     replies = await art.gather_trajectories([answer(model, one) for one in puzzles], pbar_desc=None)
     for one in replies:
         one.metadata["stage"] = stage
@@ -70,7 +69,7 @@ async def main(options: argparse.Namespace) -> None:
     async with LocalBackend(path=options.path, server_options=engine) as backend:
         await model.register(backend)
         if await model.get_step() == 0:
-            await evaluate(model, "base")
+            await evaluate(model, "base", options.held_out)
         if await model.get_step() == 0 and options.demonstrations:
             shown = [
                 {"messages": careless_answers(number, CARELESS)} for number in range(options.demonstrations)
@@ -78,7 +77,7 @@ async def main(options: argparse.Namespace) -> None:
             await model.train_sft(
                 shown, art.TrainSFTConfig(learning_rate=options.sft_learning_rate, batch_size=8)
             )
-            await evaluate(model, "SFT")
+            await evaluate(model, "SFT", options.held_out)
         for step in range(await model.get_step(), options.steps):
             puzzles = [
                 draw_puzzle(f"train {options.seed}", step * options.groups + n) for n in range(options.groups)
@@ -92,7 +91,7 @@ async def main(options: argparse.Namespace) -> None:
             )
             await model.train(groups, config=art.TrainConfig(learning_rate=options.learning_rate))
             if (step + 1) % 5 == 0 or step + 1 == options.steps:
-                await evaluate(model, "RL")
+                await evaluate(model, "RL", options.held_out)
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -108,6 +107,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--group-size", type=int, default=16, help="rollouts of each puzzle")
     parser.add_argument("--learning-rate", type=float, default=7e-4)
     parser.add_argument("--sft-learning-rate", type=float, default=2e-3)
+    parser.add_argument("--held-out", type=int, default=256, help="puzzles of an evaluation")
     parser.add_argument("--path", default=".art", help="where models and logs are kept")
     return parser.parse_args(arguments)
 

@@ -28,8 +28,6 @@ import art
 from art.local import LocalBackend
 from art.utils.sft import train_sft_from_file
 
-HELD_OUT = 256
-
 # %% [markdown]
 # A rollout is one query. SQLite runs it on a connection that only reads, with a limit of work. On-policy
 # distillation takes no notice of the reward; it is what the chart shows.
@@ -51,9 +49,9 @@ async def rollout(model: art.Model, question: TableQuestion, stage: str = "") ->
     )
 
 
-async def evaluate(model: art.Model, stage: str) -> None:
+async def evaluate(model: art.Model, stage: str, held_out: int) -> None:
     """Log one query for each held-out question, and print the share of right ones."""
-    asked = [draw_question("held out", number) for number in range(HELD_OUT)]
+    asked = [draw_question("held out", number) for number in range(held_out)]
     queries = await art.gather_trajectories([rollout(model, one, stage) for one in asked], pbar_desc=None)
     await model.log([art.TrajectoryGroup([one]) for one in queries], split="val")
     right = sum(one.reward for one in queries) / len(queries)
@@ -162,11 +160,11 @@ async def main(options: argparse.Namespace) -> None:
         backend = await stack.enter_async_context(LocalBackend(path=options.path, server_options=server))
         await model.register(backend)
         if await model.get_step() == 0:
-            await evaluate(model, "base")
+            await evaluate(model, "base", options.held_out)
         for step in range(await model.get_step(), options.steps):
             stage = await train_step(model, step, teacher, options)
             if step < 2 or step % 5 == 1 or step + 1 == options.steps:
-                await evaluate(model, stage)
+                await evaluate(model, stage, options.held_out)
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -187,6 +185,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--group-size", type=int, default=8, help="rollouts of each question")
     parser.add_argument("--learning-rate", type=float, default=7e-4)
     parser.add_argument("--sft-rate", type=float, default=2e-3)
+    parser.add_argument("--held-out", type=int, default=256, help="questions of an evaluation")
     parser.add_argument("--path", default=".art", help="where models and logs are kept")
     options = parser.parse_args(arguments)
     if options.teacher_url and not options.teacher_model:

@@ -36,7 +36,6 @@ from three_in_a_row import (
 import art
 from art.local import LocalBackend
 
-HELD_OUT = 128
 """Games of an evaluation against each player, the model first in half of them."""
 COOL = 0.3
 """The temperature of the evaluations. In training it is 1, which explores."""
@@ -128,12 +127,12 @@ async def play_against(model: art.Model, player: Player, number: int) -> art.Tra
         board, mine = swapped(board), not mine
 
 
-async def evaluate(model: art.Model, stage: str) -> None:
+async def evaluate(model: art.Model, stage: str, held_out: int) -> None:
     """Log the games against the perfect player, and print the share that is not lost against each."""
     shares = []
     for player in (random_player, perfect_player):
         games = await art.gather_trajectories(
-            [play_against(model, player, number) for number in range(HELD_OUT)], pbar_desc=None
+            [play_against(model, player, number) for number in range(held_out)], pbar_desc=None
         )
         shares.append(sum(float(game.metrics["not_lost"]) for game in games) / len(games))
     for game in games:
@@ -161,11 +160,11 @@ async def main(options: argparse.Namespace) -> None:
     async with LocalBackend(path=options.path, server_options=server) as backend:
         await model.register(backend)
         if await model.get_step() == 0:
-            await evaluate(model, "base")
+            await evaluate(model, "base", options.held_out)
         if await model.get_step() == 0 and options.demonstrations:
             shown = careless_games(options.demonstrations, random.Random(options.seed))
             await model.train_sft(shown, art.TrainSFTConfig(learning_rate=1e-3, batch_size=32))
-            await evaluate(model, "SFT")
+            await evaluate(model, "SFT", options.held_out)
         lost: deque[str] = deque(maxlen=REMEMBERED)
         for step in range(await model.get_step(), options.steps):
             boards = next_boards(options.groups, lost, random.Random(f"{options.seed}/{step}"))
@@ -176,7 +175,7 @@ async def main(options: argparse.Namespace) -> None:
             config = art.TrainConfig(learning_rate=rate, algorithm=algorithm)
             await model.train([group for pair in both for group in pair], config=config)
             if (step + 1) % 5 == 0 or step + 1 == options.steps:
-                await evaluate(model, "self-play")
+                await evaluate(model, "self-play", options.held_out)
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -190,6 +189,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--group-size", type=int, default=8, help="games from each board")
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--processes", type=int, help="of engine and trainer each; for a shipped model 2")
+    parser.add_argument("--held-out", type=int, default=128, help="games of an evaluation")
     parser.add_argument("--path", default=".art", help="where models and logs are kept")
     return parser.parse_args(arguments)
 

@@ -29,8 +29,6 @@ from three_in_a_row import (
 import art
 from art.local import LocalBackend
 
-HELD_OUT = 256
-
 # %% [markdown]
 # A rollout is one game. The model begins and sees itself as X; an illegal move ends the game.
 
@@ -75,10 +73,10 @@ def scored(trajectory: art.Trajectory, ended: str, board: str) -> art.Trajectory
     return trajectory
 
 
-async def evaluate(model: art.Model) -> None:
+async def evaluate(model: art.Model, held_out: int) -> None:
     """Log games against an opponent that was never met in training, and print the share not lost."""
     games = await art.gather_trajectories(
-        [play(model, f"held out/{n}") for n in range(HELD_OUT)], pbar_desc=None
+        [play(model, f"held out/{n}") for n in range(held_out)], pbar_desc=None
     )
     await model.log([art.TrajectoryGroup([game]) for game in games], split="val")
     not_lost = sum(float(game.metrics["not_lost"]) for game in games) / len(games)
@@ -101,7 +99,7 @@ async def main(options: argparse.Namespace) -> None:
     async with LocalBackend(path=options.path, server_options=engine) as backend:
         await model.register(backend)
         if await model.get_step() == 0:
-            await evaluate(model)
+            await evaluate(model, options.held_out)
         for step in range(await model.get_step(), options.steps):
             groups = await art.gather_trajectory_groups(
                 (
@@ -115,7 +113,7 @@ async def main(options: argparse.Namespace) -> None:
             rate = options.learning_rate * min(1.0, 1.2 - step / options.steps)
             await model.train(groups, config=art.TrainConfig(learning_rate=rate))
             if (step + 1) % 10 == 0 or step + 1 == options.steps:
-                await evaluate(model)
+                await evaluate(model, options.held_out)
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -129,6 +127,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=8, help="groups of games in a step")
     parser.add_argument("--group-size", type=int, default=16, help="games of a group")
     parser.add_argument("--learning-rate", type=float, default=4e-3)
+    parser.add_argument("--held-out", type=int, default=256, help="games of an evaluation")
     parser.add_argument("--path", default=".art", help="where models and logs are kept")
     return parser.parse_args(arguments)
 

@@ -25,7 +25,7 @@ from art.process.resources import find_free_tcp_port
 from starting import StartedProgram
 from waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.usefixtures("real_starts")]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 
 ROOT = Path(__file__).parents[2]
 OTHERS = ROOT / ".venv-deployment"

@@ -60,7 +60,7 @@ class NewUser:
             "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
             # No second download of what the tests' own environment has, and nothing compiled ahead.
             "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip")),
-            "PIP_NO_COMPILE": "1",
+            "PIP_COMPILE": "0",
         }
 
 
