@@ -71,6 +71,15 @@ def test_a_whole_small_run(tmp_path: Path) -> None:
     more = art("quickstart", "--resume", "--output", "run", "--steps", "3", cwd=tmp_path)
     assert more.returncode == 0, more.stdout + more.stderr
     assert len(json.loads((tmp_path / "run" / "result.json").read_text())["rewards"]) == 3
+    history = tmp_path / "run" / "art" / "quickstart" / "models" / "tic-tac-toe" / "history.jsonl"
+    rows = [json.loads(line) for line in history.read_text().splitlines()]
+    trained = [row for row in rows if "train/reward" in row]
+    assert all(
+        row["system/workers_memory_bytes"] > 0 and row["system/server_cpu_cores"] > 0 for row in trained
+    )
+    evaluated = [row for row in rows if "val/reward" in row]
+    assert [row["step"] for row in evaluated] == [0, 2, 3], "each evaluation once, beside the training curve"
+    assert evaluated[0]["val/not_lost"] == result["before"]["not_lost"] and "val/reward_sem" in evaluated[0]
 
 
 def test_the_mail_agent_takes_a_step(tmp_path: Path) -> None:

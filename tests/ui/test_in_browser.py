@@ -136,6 +136,40 @@ def test_the_list_has_few_rows_jumps_anywhere_and_opens_by_enter(
     assert "TimeoutError: too slow" in page.inner_text("main") and shown.reports == []
 
 
+def test_charts_are_pinned_and_runs_are_searched(tmp_path: Path, watch: Callable[..., Watched]) -> None:
+    made = made_run(tmp_path)
+    made.history(1, **{"val/reward": 0.5, "val/reward_sem": 0.1})
+    for seed in (1, 2):
+        run = MadeRun(tmp_path, name=f"walk-{seed}")
+        (run.model / "model.json").write_text(json.dumps({"config": {"seed": seed, "tags": ["long"]}}))
+        run.history(1, **{"train/reward": 0.5 * seed, "loss/entropy": 1.0})
+    shown = watch(tmp_path)
+    page = shown.open(RUN)
+    page.locator("[name=metric]").fill("loss/entropy")
+    page.keyboard.press("Enter")
+    page.locator("[data-pinned] .uplot canvas").wait_for()
+    assert "pin=loss%2Fentropy" in page.url
+    page = shown.open("/runs/-/games/walk-1")
+    page.locator("[data-pinned] .uplot canvas").wait_for()
+    page.get_by_role("button", name="Unpin loss/entropy").click()
+    assert page.locator("[data-pinned] figure").count() == 0 and "pin=" not in page.url
+    page = shown.open("/?text=WALK")
+    rows, count = page.locator("tr[data-words]:visible"), page.locator("output[data-count]")
+    assert count.inner_text() == "2 runs" and rows.count() == 0, "seeds are on one row"
+    assert page.get_by_role("button", name="Compare the chosen runs").is_disabled()
+    page.locator("[data-unfold]").click()
+    assert rows.count() == 2
+    page.get_by_label("Compare all seeds of games/walk").check()
+    assert page.locator("[name=run]:checked").count() == 2
+    page.locator("[name=text]").fill("seed=2")
+    assert count.inner_text() == "1 run" and rows.count() == 1
+    page.locator("[name=text]").fill("no such run")
+    page.get_by_text("No run fits").wait_for()
+    page.locator("[name=text]").fill("")
+    page.locator("[name=tag]").select_option("long")
+    assert count.inner_text() == "2 runs" and page.url.endswith("?tag=long") and shown.reports == []
+
+
 def test_the_colour_of_tokens_is_another_signal(tmp_path: Path, watch: Callable[..., Watched]) -> None:
     made_run(tmp_path)
     shown = watch(tmp_path)
@@ -218,7 +252,7 @@ def test_hostile_texts_and_names_stay_text(tmp_path: Path, watch: Callable[..., 
         assert page.title().endswith("· ART") and "owned" not in page.title().split("·")[0], path
         assert page.locator("h1").count() == 1 and page.locator("main > h1:text('owned')").count() == 0, path
         assert (
-            page.evaluate("document.scripts.length") == 6 and page.locator("svg[onload], img").count() == 0
+            page.evaluate("document.scripts.length") == 8 and page.locator("svg[onload], img").count() == 0
         ), path
         shows = page.inner_text("body")
         assert not re.search("[\u202e\u2066\u200b\x1b\x9b]", shows), path

@@ -21,6 +21,7 @@ from art.environments.measure import (
     rollout_metrics,
 )
 from art.gather import gather_trajectory_groups
+from art.tracking.rollout_figures import range_of_scores
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import known_reward
 
@@ -72,12 +73,12 @@ class Estimate:
         """Returns the estimate of scores, its interval inside the range that all of them lie in: 0 to 1, or
         -1 to 1. Few values say little of their spread, and a mean beyond what each of them keeps is none.
         """
-        return cls.from_values(scores, within=_range_of(scores))
+        return cls.from_values(scores, within=range_of_scores(scores))
 
     @classmethod
     def from_pairs(cls, pairs: Sequence[tuple[float, float]]) -> Estimate | None:
         """Returns the estimate of the second score less the first, inside what their range leaves."""
-        low, high = _range_of([score for pair in pairs for score in pair])
+        low, high = range_of_scores([score for pair in pairs for score in pair])
         return cls.from_values([after - before for before, after in pairs], within=(low - high, high - low))
 
     @classmethod
@@ -110,13 +111,6 @@ class Estimate:
         if self.low is None or self.high is None:
             return f"{self.mean:+.2f} (a single value: no interval)"
         return f"{self.mean:+.2f} (95 % interval {self.low:+.2f} to {self.high:+.2f})"
-
-
-def _range_of(scores: Sequence[float]) -> tuple[float, float]:
-    for low, high in ((0.0, 1.0), (-1.0, 1.0)):
-        if all(low <= score <= high for score in scores):
-            return low, high
-    return -math.inf, math.inf
 
 
 EVEN = 1e-9

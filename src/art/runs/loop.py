@@ -34,11 +34,18 @@ class EvaluationLog(StepLog):
         """Logs the rollouts of the adapter of `step`, unless its row is there. After a kill, repeat it."""
         job = f"evaluation-{step:04d}"
         await self.recover(job, step, None)
-        if not any(
-            name.startswith(self.ROW_MARKS["val"]) for name in await asyncio.to_thread(self.numbers, step)
-        ):
+        if not await self._has_row(step):
             await self.keep(job, step, {"val": groups})
             await self.recover(job, step, None)
+
+    async def add_numbers(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Logs the numbers of an evaluation of the adapter of `step`, unless its row is there."""
+        if not await self._has_row(step):
+            await self._row("val", step, metrics, [])
+
+    async def _has_row(self, step: int) -> bool:
+        names = await asyncio.to_thread(self.numbers, step)
+        return any(name.startswith(self.ROW_MARKS["val"]) for name in names)
 
 
 class JobTraining:

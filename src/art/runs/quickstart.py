@@ -26,7 +26,7 @@ from art.environments.tasks import EVALUATION_SEED, Task
 from art.errors import ARTError, ConfigurationError
 from art.process.files import make_private_folder, write_whole
 from art.runs.folder import ADDED_BY_GATHERING, RunFolder, RunStep
-from art.runs.loop import ScoredGroups, TrainingLoop
+from art.runs.loop import EvaluationLog, ScoredGroups, TrainingLoop
 from art.tracking.folders import ModelPaths, get_output_dir_from_model_properties
 from art.types import SHOW
 
@@ -314,10 +314,20 @@ async def roll_out(
 async def evaluate_once(
     step: int, model: art.TrainableModel, task: Task, settings: QuickstartSettings, folder: QuickstartFolder
 ) -> Evaluation:
-    """Rollouts of fresh scenarios with the newest adapter (that of `step`), or what was saved of them."""
+    """Rollouts of fresh scenarios with the newest adapter (that of `step`), or what was saved of them. Its
+    means are in the model's history, as split val.
+    """
     saved = folder.evaluation(step)
-    if saved is not None:
-        return saved[0]
+    evaluation = await evaluate_adapter(step, model, task, settings, folder) if saved is None else saved[0]
+    numbers = {**evaluation.means, "reward_sem": evaluation.errors["reward"]}
+    await EvaluationLog(model).add_numbers(step, numbers)
+    return evaluation
+
+
+async def evaluate_adapter(
+    step: int, model: art.TrainableModel, task: Task, settings: QuickstartSettings, folder: QuickstartFolder
+) -> Evaluation:
+    """Rollouts of fresh scenarios with the newest adapter, which are saved as those of `step`."""
     limit = concurrency(settings)
     trajectories = await art.gather_trajectories(
         [

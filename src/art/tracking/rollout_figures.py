@@ -45,6 +45,19 @@ def scores(group: Iterable[Trajectory]) -> list[float]:
     return [reward for t in group if (reward := known_reward(t)) is not None]
 
 
+def range_of_scores(scores: Iterable[float]) -> tuple[float, float]:
+    """Returns the range that all scores keep, and so their mean: 0 to 1, -1 to 1, or no limits.
+
+    >>> range_of_scores([0.0, 0.5]), range_of_scores([-1.0, 0.5]), range_of_scores([3.0])
+    ((0.0, 1.0), (-1.0, 1.0), (-inf, inf))
+    """
+    known = list(scores)
+    for low, high in ((0.0, 1.0), (-1.0, 1.0)):
+        if all(low <= score <= high for score in known):
+            return low, high
+    return -math.inf, math.inf
+
+
 def standard_error(rewards: Sequence[Sequence[float]]) -> float | None:
     """The standard error of the mean over all rewards; rewards of one group may depend on each other.
 

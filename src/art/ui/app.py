@@ -35,6 +35,7 @@ from art.types import get_messages
 from art.ui import formats
 from art.ui.access import EVERYBODY, VIEWER, GuardedPages, LinkAccess, PrintedAccess, Viewer
 from art.ui.conversation import content_text, visible
+from art.ui.curves import metric_chart
 from art.ui.export import EXPORTED, export_pages
 from art.ui.index import ORDERS, ListQuery
 from art.ui.live import (
@@ -46,8 +47,9 @@ from art.ui.live import (
     LiveState,
     live_state,
 )
-from art.ui.pages import compare_page, costs_page, group_page, rollout_page, run_page, runs_page, step_page
+from art.ui.pages import compare_page, costs_page, group_page, rollout_page, run_page, step_page
 from art.ui.run_files import FILES, RunFiles, StoredRows
+from art.ui.run_list import runs_page
 from art.ui.run_reader import LONGEST_TEXT, RunReader, list_cells
 
 RUN = "/runs/{place}/{project}/{name}"
@@ -100,6 +102,7 @@ class RunPages:
             RUN + "/rollouts.json": self.rollouts_json,
             RUN + "/costs": self.costs,
             RUN + "/version": self.version,
+            RUN + "/metric.json": self.metric,
             STEP: self.step,
             STEP + "/{group:int}": self.group,
             STEP + "/{group:int}/{index:int}": self.rollout,
@@ -126,7 +129,7 @@ class RunPages:
 
     def runs(self, request: Request) -> Response:
         """All runs below the folder."""
-        return self._page(request, "runs.html", runs_page(self.reader, list(self.reader.runs().values())))
+        return self._page(request, "runs.html", runs_page(list(self.reader.runs().values())))
 
     def compare(self, request: Request) -> Response:
         """The curves of several runs."""
@@ -156,7 +159,16 @@ class RunPages:
     def run(self, request: Request) -> Response:
         """One run."""
         run = self._run(request)
-        return self._page(request, "run.html", run_page(self.reader, run), run)
+        content = run_page(self.reader, run, whole=EXPORTED in request.headers)
+        return self._page(request, "run.html", content, run)
+
+    def metric(self, request: Request) -> Response:
+        """The chart of one metric, for the picker."""
+        run, name = self._run(request), request.query_params.get("name", "")
+        chart = metric_chart(run, name)
+        if chart is None:
+            raise HTTPException(404, f"There is no metric {name} in {run.key}.")
+        return JSONResponse(chart)
 
     def costs(self, request: Request) -> Response:
         """The costs of a run."""

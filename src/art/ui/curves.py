@@ -1,16 +1,21 @@
-"""Curves of a run: a number for each step, with the interval of its mean; accounting and times of a step."""
+"""Curves of a run: a number for each step, with the interval of its mean; accounting and costs of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from art.tracking.rollout_figures import error_of_sums
+from art.tracking.rollout_figures import error_of_sums, range_of_scores
+from art.ui.conversation import visible
+from art.ui.formats import number
+from art.ui.index import RolloutIndex
 from art.ui.run_files import RunFiles
-from art.wire.jobs import STEP_PARTS, StepPart, part_metric
 
 Z_95 = 1.96
+REWARDED = ("train", "val", "test")
+"""Splits, in the order of their curves."""
+_REWARD_NAMES = tuple(f"{split}/{name}" for split in REWARDED for name in ("reward", "reward_max"))
 SMALL_CHARTS = (
     ("loss/entropy", "Entropy", "nats"),
     ("loss/grad_norm", "Gradient norm", ""),
@@ -23,38 +28,69 @@ SMALL_CHARTS = (
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a chart, with its band."""
+    """One line of a chart, with its band; or points, each with its interval."""
 
     label: str
     values: list[float | None]
     low: list[float | None] = field(default_factory=list)
     high: list[float | None] = field(default_factory=list)
+    points: bool = False
+    """Of some steps alone: what was measured there is drawn, and no line between."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values for the chart's script."""
-        return {"label": self.label, "values": self.values, "low": self.low, "high": self.high}
+        return asdict(self)
 
 
-def reward_curve(run: RunFiles, split: str, groups: Mapping[int, Sequence[tuple[float, int]]]) -> Curve:
-    """Returns the mean reward of each step of a split with its 95 % interval.
+@dataclass(frozen=True)
+class RewardStatistics:
+    """How sure the mean rewards of a run are, by split and step.
 
-    groups: sums and numbers of the rewards of the groups, by step, where the history has no standard error.
+    group_sums: sums and numbers of the rewards of the groups, where the history has no standard error.
+    within: the range that all rewards of the run keep, which a mean cannot leave.
     """
-    values: list[float | None] = []
-    low: list[float | None] = []
-    high: list[float | None] = []
-    for step, row in run.history.steps.items():
-        value, error = row.get(f"{split}/reward"), reward_error(row, split, groups.get(step, ()))
-        values.append(value)
-        low.append(None if value is None or error is None else value - Z_95 * error)
-        high.append(None if value is None or error is None else value + Z_95 * error)
-    return Curve(f"{split} reward", values, low, high)
 
+    steps: Mapping[int, Mapping[str, float]]
+    group_sums: Mapping[str, Mapping[int, Sequence[tuple[float, int]]]]
+    within: tuple[float, float]
 
-def reward_error(row: Mapping[str, float], split: str, groups: Sequence[tuple[float, int]]) -> float | None:
-    """Returns the standard error that a row of the history has, else that of the groups."""
-    known = row.get(f"{split}/reward_sem")
-    return error_of_sums(groups) if known is None else known
+    @classmethod
+    def of_run(cls, run: RunFiles, index: RolloutIndex) -> RewardStatistics:
+        """Returns those of a run, whose rollouts the index has."""
+        steps = run.history.steps
+        splits = [split for split in REWARDED if any(f"{split}/reward" in row for row in steps.values())]
+        means = [row[name] for row in steps.values() for name in _REWARD_NAMES if name in row]
+        return cls(
+            steps,
+            {split: index.group_sums(run.key, split) for split in splits},
+            range_of_scores([*means, *index.extreme_rewards(run.key)]),
+        )
+
+    def interval(self, split: str, step: int) -> tuple[float, float] | None:
+        """Returns the 95 % interval of a mean reward, inside the range of the rewards."""
+        row = self.steps.get(step, {})
+        value = row.get(f"{split}/reward")
+        error = row.get(f"{split}/reward_sem")
+        if error is None:
+            error = error_of_sums(self.group_sums.get(split, {}).get(step, ()))
+        if value is None or error is None:
+            return None
+        return max(value - Z_95 * error, self.within[0]), min(value + Z_95 * error, self.within[1])
+
+    def curve(self, split: str) -> Curve:
+        """Returns the mean reward of each step of a split: a line of training, points of what is held out."""
+        ends = [self.interval(split, step) for step in self.steps]
+        return Curve(
+            f"{split} reward",
+            [row.get(f"{split}/reward") for row in self.steps.values()],
+            [None if one is None else one[0] for one in ends],
+            [None if one is None else one[1] for one in ends],
+            points=split != "train",
+        )
+
+    def curves(self) -> list[Curve]:
+        """Returns the curves of all splits that have rewards, training first."""
+        return [self.curve(split) for split in self.group_sums]
 
 
 def smooth(values: Sequence[float | None], weight: float) -> list[float | None]:
@@ -82,7 +118,7 @@ def small_charts(run: RunFiles) -> list[dict[str, Any]]:
     for name, title, unit in SMALL_CHARTS:
         values = run.history.column(name)
         known = [value for value in values if value is not None]
-        if len(known) > 1 and any(known):
+        if len(set(known)) > 1:  # a line that never moves says no more than its number
             charts.append(
                 {
                     "title": title,
@@ -95,52 +131,21 @@ def small_charts(run: RunFiles) -> list[dict[str, Any]]:
     return charts
 
 
-MOST_BARS = 120
-"""Columns of the picture of a run's seconds; of a longer run each is the mean of several steps."""
-
-
-def seconds_picture(run: RunFiles) -> dict[str, Any] | None:
-    """Returns what the seconds of each step went to, as rectangles of a picture 100 high, and their sums over
-    the run, the largest first; None where no step of the run has them.
+def metric_chart(run: RunFiles, shown: str) -> dict[str, Any] | None:
+    """Returns the chart of any metric by its name on the pages; None where no step has it. What was held out
+    stands beside the same metric of training.
     """
-    found = {step: _parts_of(row) for step, row in run.history.steps.items()}
-    known = [(step, parts) for step, parts in found.items() if any(parts.values())]
-    if not known:
+    names = {visible(name): name for name in run.history.names()}
+    if (name := names.get(shown)) is None:
         return None
-    width = -(-len(known) // MOST_BARS)
-    columns = [known[first : first + width] for first in range(0, len(known), width)]
-    means = [
-        {part: sum(parts[part] for _, parts in column) / len(column) for part in STEP_PARTS}
-        for column in columns
-    ]
-    tallest = max(sum(mean.values()) for mean in means)
-    whole = sum(sum(parts.values()) for _, parts in known)
-    sums = [(part, sum(parts[part] for _, parts in known)) for part in STEP_PARTS]
-    return {
-        "columns": len(columns),
-        "bars": [bar for place, mean in enumerate(means) for bar in _stacked(place, mean, tallest)],
-        "tallest": tallest,
-        "parts": [
-            {"part": part, "seconds": seconds / len(known), "share": 100 * seconds / whole}
-            for part, seconds in sorted(sums, key=lambda one: -one[1])
-            if seconds
-        ],
-    }
-
-
-def _parts_of(row: Mapping[str, float]) -> dict[StepPart, float]:
-    return {part: max(0.0, row.get(part_metric(part), 0.0)) for part in STEP_PARTS}
-
-
-def _stacked(place: int, seconds: Mapping[StepPart, float], tallest: float) -> list[dict[str, Any]]:
-    """The rectangles of one column, from the bottom up, in the order of a step."""
-    bars, top = [], 100.0
-    for part in STEP_PARTS:
-        height = 100 * seconds[part] / tallest
-        top -= height
-        if height:
-            bars.append({"part": part, "x": place, "y": round(top, 2), "height": round(height, 2)})
-    return bars
+    values = run.history.column(name)
+    curves = [Curve(shown, values, points=name.startswith(("val/", "test/")))]
+    split, _, metric = name.partition("/")
+    held_out = f"val/{metric}"
+    if split == "train" and held_out in names.values():
+        curves.append(Curve(visible(held_out), run.history.column(held_out), points=True))
+    known = [value for value in values if value is not None]
+    return {"last": number(known[-1]), **chart_json(list(run.history.steps), curves, shown)}
 
 
 def sparkline(values: Sequence[float | None], width: int = 120, height: int = 28) -> str:
@@ -178,16 +183,6 @@ def sheet_of(row: Mapping[str, float]) -> dict[str, dict[str, int]]:
             sheet.setdefault(fate, {"rollouts": 0, "tokens": 0})[unit] = int(value)
     order = sorted(sheet, key=lambda fate: (fate != "started", fate != "trained", -sheet[fate]["rollouts"]))
     return {fate: sheet[fate] for fate in order}
-
-
-def times_of(row: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Returns the seconds of a step by their name, the longest first."""
-    found = [
-        (name.removeprefix("time/").removesuffix("_s").replace("_", " "), value)
-        for name, value in row.items()
-        if name.startswith("time/") and name.endswith("_s") and "/cum/" not in name
-    ]
-    return sorted(found, key=lambda one: -one[1])
 
 
 def costs_of(row: Mapping[str, float]) -> dict[str, float]:

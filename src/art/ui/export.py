@@ -24,8 +24,8 @@ from art.ui.access import POLICY
 
 EXPORTED = "x-art-exported"
 """The header of a request for a page that is to be kept: its lists have all their rows."""
-_LINK = re.compile(r'\b(href|src|action|data-run)="(/[^"]*)"')
-_LEFT_OUT = re.compile(r"^/compare$|^/live(\.json)?$|/rollouts(\.json)?$|/version$")
+_LINK = re.compile(r'\b(href|src|action|data-run|data-picker)="(/[^"]*)"')
+_LEFT_OUT = re.compile(r"^/compare$|^/live(\.json)?$|/rollouts(\.json)?$|/version$|/metric\.json$")
 """Addresses that only a server can answer."""
 _LONGEST = 120
 

@@ -67,6 +67,15 @@ def number(value: object, digits: int = 3) -> str:
     return f"{value:.{digits}f}" if size < 10 else f"{value:.{digits}g}"
 
 
+def interval(ends: tuple[float, float] | None) -> str:
+    """Returns an interval for people; nothing for none.
+
+    >>> interval((0.5, 1.0)), interval(None)
+    ('0.500 to 1.000', '')
+    """
+    return "" if ends is None else f"{number(ends[0])} to {number(ends[1])}"
+
+
 def plain(value: object) -> str:
     """Returns a figure of a program: whole ones without decimals.
 
@@ -144,6 +153,7 @@ def fate_kind(fate: str | None) -> str:
 FILTERS: Mapping[str, Any] = MappingProxyType(
     {
         "number": number,
+        "interval": interval,
         "plain": plain,
         "signed": signed,
         "duration": duration,

@@ -160,6 +160,11 @@ class RolloutIndex:
             sums.setdefault(step, []).append((total, count))
         return sums
 
+    def extreme_rewards(self, run: str) -> list[float]:
+        """Returns the lowest and the highest reward of a rollout of the run; nothing where none has one."""
+        found = self._fetch("SELECT min(reward), max(reward) FROM rollouts WHERE run = ?", [run])
+        return [value for value in found[0] if value is not None]
+
     def close(self) -> None:
         """Closes the file."""
         with self._lock:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
@@ -23,29 +21,25 @@ from art.ui.conversation import (
     visible,
 )
 from art.ui.curves import (
-    Z_95,
     Curve,
+    RewardStatistics,
     chart_json,
     costs_of,
     drawn_of,
-    reward_curve,
-    reward_error,
-    seconds_picture,
+    metric_chart,
     sheet_of,
     small_charts,
     smooth,
-    sparkline,
-    times_of,
 )
 from art.ui.index import ListQuery
 from art.ui.lineage import lineage_of
 from art.ui.rollout_rows import ListedRollout
-from art.ui.run_files import LifeSign, RunFiles, life_sign
+from art.ui.run_files import RunFiles
+from art.ui.run_list import flatten, shown_life
 from art.ui.run_reader import RunReader
+from art.ui.step_seconds import nested_seconds, overlapping_seconds, seconds_picture
 from art.ui.tokens import SIGNALS, samples_of_rollout, show_samples
 from art.wire.rollout_record import RolloutRecord
-
-_log = logging.getLogger(__name__)
 
 USED = (
     ("data/step_trainer_tokens", "Trained tokens", ""),
@@ -67,73 +61,31 @@ _NAMES = frozenset(f"{file}.{name}" for file in ("model", "registration") for na
 """Settings by which runs are told apart anyway."""
 
 
-def runs_page(reader: RunReader, runs: Sequence[RunFiles]) -> dict[str, Any]:
-    """Returns the rows of the list of runs, the one that changed last first."""
-    return {"runs": sorted((_run_row(run) for run in runs), key=lambda row: -row["changed"])}
-
-
-def shown_life(run: RunFiles) -> LifeSign:
-    """Returns the state of a run, or why it cannot be read."""
-    problem = run.history.problem
-    return life_sign(run) if problem is None else LifeSign("unreadable", problem)
-
-
-def _run_row(run: RunFiles) -> dict[str, Any]:
-    try:
-        return _read_run_row(run)
-    except Exception as error:  # noqa: BLE001  whatever is wrong with one run, the others are listed
-        problem = f"it cannot be read: {type(error).__name__}: {error}"
-        _log.warning("run %s: %s", run.key, problem)
-    return {
-        "run": run,
-        "life": LifeSign("unreadable", problem),
-        "base_model": "",
-        "step": None,
-        "reward": None,
-        "best": None,
-        "line": "",
-        "changed": 0.0,
-        "age": None,
-    }
-
-
-def _read_run_row(run: RunFiles) -> dict[str, Any]:
-    rewards = run.history.column("train/reward")
-    known = [value for value in rewards if value is not None]
-    return {
-        "run": run,
-        "life": shown_life(run),
-        "base_model": visible(run.base_model() or ""),
-        "step": max(run.history.steps, default=None),
-        "reward": known[-1] if known else None,
-        "best": max(known, default=None),
-        "line": sparkline(rewards),
-        "changed": run.last_change(),
-        "age": time.time() - run.last_change(),
-    }
-
-
-def run_page(reader: RunReader, run: RunFiles) -> dict[str, Any]:
-    """Returns curves, steps, checkpoints and settings of a run."""
+def run_page(reader: RunReader, run: RunFiles, *, whole: bool = False) -> dict[str, Any]:
+    """Returns curves, steps, checkpoints and settings of a run. whole: with the charts of all metrics."""
     index = reader.index(run)
     index.refresh(run)
     splits = run.splits()
     steps = run.history.steps
-    scored = [
-        split for split in ("train", "val", "test") if any(f"{split}/reward" in row for row in steps.values())
+    statistics = RewardStatistics.of_run(run, index)
+    curves = statistics.curves()
+    rows = [
+        _step_row(step, steps.get(step, {}), statistics)
+        for step in sorted({*steps, *splits.get("train", ())}, reverse=True)
     ]
-    sums = {split: index.group_sums(run.key, split) for split in scored}
-    curves = [reward_curve(run, split, sums[split]) for split in scored]
-    shown = sorted({*steps, *splits.get("train", ())}, reverse=True)
-    rows = [_step_row(step, steps.get(step, {}), sums.get("train", {}).get(step, ())) for step in shown]
+    trained = [row for row in rows if row["reward"] is not None]
+    held_out = [row for row in rows if row["validation"] is not None]
     return {
         "life": shown_life(run),
         "findings": _findings(reader, run),
         "base_model": visible(run.base_model() or ""),
         "splits": splits,
-        "last": rows[0] if rows else None,
+        "last": (trained or rows)[0] if rows else None,
+        "held_out": held_out[0] if held_out else None,
         "reward_chart": chart_json(list(steps), curves, "Reward") if curves else None,
         "charts": small_charts(run),
+        "metrics": (names := [visible(name) for name in run.history.names()]),
+        "all_charts": {name: metric_chart(run, name) for name in names} if whole else None,
         "seconds": seconds_picture(run),
         "steps": rows,
         "checkpoints": run.checkpoints()[::-1],
@@ -192,12 +144,13 @@ def _findings(reader: RunReader, run: RunFiles, step: int | None = None) -> list
     ]
 
 
-def _step_row(step: int, row: Mapping[str, float], groups: Sequence[tuple[float, int]]) -> dict[str, Any]:
-    error = reward_error(row, "train", groups)
+def _step_row(
+    step: int, row: Mapping[str, float], statistics: RewardStatistics, split: str = "train"
+) -> dict[str, Any]:
     return {
         "step": step,
-        "reward": row.get("train/reward"),
-        "interval": None if error is None else Z_95 * error,
+        "reward": row.get(f"{split}/reward"),
+        "interval": statistics.interval(split, step),
         "validation": row.get("val/reward"),
         "spread": row.get("train/reward_std_dev"),
         "trained": _count(row.get("data/sheet/trained_rollouts")),
@@ -226,7 +179,7 @@ def step_page(
     place = steps.index(step)
     row = run.history.steps.get(step, {})
     sheet = sheet_of(row) if split == "train" else {}
-    times = times_of(row) if split == "train" else []
+    times = nested_seconds(row) if split == "train" else []
     rewards = [one.reward for one in rows if one.reward is not None]
     return {
         "split": split,
@@ -234,13 +187,13 @@ def step_page(
         "findings": _findings(reader, run, step) if split == "train" else [],
         "before": steps[place - 1] if place else None,
         "after": steps[place + 1] if place + 1 < len(steps) else None,
-        "row": _step_row(step, row, index.group_sums(run.key, split).get(step, ())),
+        "row": _step_row(step, row, RewardStatistics.of_run(run, index), split),
         "mean": fmean(rewards) if rewards else None,
         "sheet": sheet,
         "bars": _bars(sheet),
         "drawn": drawn_of(row) if split == "train" else {},
         "times": times,
-        "longest": max((seconds for _, seconds in times), default=1.0) or 1.0,
+        "further_times": overlapping_seconds(row) if split == "train" else [],
         "groups": _group_strips(rows),
         "problem": _log_problem(reader, run, split, step) if not rows else None,
         "metrics": sorted(row.items()),
@@ -493,8 +446,7 @@ def compare_page(reader: RunReader, runs: Sequence[RunFiles], asked: QueryParams
         if metric == "train/reward":
             index = reader.index(run)
             index.refresh(run)
-            known = reward_curve(run, "train", index.group_sums(run.key, "train"))
-            curve = _on_steps(curve, known, list(run.history.steps), steps)
+            curve = _on_steps(curve, RewardStatistics.of_run(run, index), steps)
         curves.append(curve)
     return {
         "chosen": list(runs),
@@ -507,36 +459,31 @@ def compare_page(reader: RunReader, runs: Sequence[RunFiles], asked: QueryParams
     }
 
 
-def _on_steps(curve: Curve, known: Curve, its_steps: Sequence[int], steps: Sequence[int]) -> Curve:
-    """The curve with the band of another one, which has steps of its own."""
-    bands = dict(zip(its_steps, zip(known.values, known.low, known.high, strict=True), strict=True))
+def _on_steps(curve: Curve, statistics: RewardStatistics, steps: Sequence[int]) -> Curve:
+    """The curve with the band of the run's rewards, moved to its smoothed values."""
+    lowest, highest = statistics.within
     low: list[float | None] = []
     high: list[float | None] = []
     for step, value in zip(steps, curve.values, strict=True):
-        mean, lower, upper = bands.get(step, (None, None, None))
-        whole = value is not None and mean is not None and lower is not None and upper is not None
-        low.append(value - (mean - lower) if whole else None)  # type: ignore[operator]
-        high.append(value + (upper - mean) if whole else None)  # type: ignore[operator]
+        ends = statistics.interval("train", step)
+        if value is None or ends is None:
+            low.append(None)
+            high.append(None)
+            continue
+        mean = statistics.steps[step]["train/reward"]
+        low.append(max(lowest, value - (mean - ends[0])))
+        high.append(min(highest, value + (ends[1] - mean)))
     return Curve(curve.label, curve.values, low, high)
 
 
 def _shown_settings(value: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(visible(name), visible(text)) for name, text in _flatten(value).items()]
+    return [(visible(name), visible(text)) for name, text in flatten(value).items()]
 
 
 def _compared_settings(runs: Sequence[RunFiles]) -> dict[str, Any]:
     """Returns the settings that not all runs share, with the value of each, and how many are the same."""
-    flat = [_flatten(run.settings()) for run in runs]
+    flat = [flatten(run.settings()) for run in runs]
     names = [name for name in dict.fromkeys(name for one in flat for name in one) if name not in _NAMES]
     cells = [(visible(name), [visible(one.get(name, "")) for one in flat]) for name in names]
     differing = [(name, values) for name, values in cells if len(set(values)) > 1]
     return {"differences": differing, "same_settings": len(cells) - len(differing)}
-
-
-def _flatten(value: Any, name: str = "") -> dict[str, str]:
-    if isinstance(value, dict):
-        found: dict[str, str] = {}
-        for key, part in value.items():
-            found |= _flatten(part, f"{name}.{key}" if name else str(key))
-        return found
-    return {name: str(value)}

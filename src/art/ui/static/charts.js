@@ -9,22 +9,45 @@
     const stroke = colour(`--curve-${(number % CURVES) + 1}`);
     const hidden = { show: true, stroke: "transparent", width: 0, points: { show: false } };
     const few = curve.values.filter((value) => value !== null).length < 40;
+    const line = curve.points
+      ? { paths: () => null, points: { show: true, size: 9, fill: stroke } }
+      : { spanGaps: true, points: { show: few, size: 5, fill: stroke } };
     return [
-      { label: curve.label, stroke, width: 2, spanGaps: true, points: { show: few, size: 5, fill: stroke }, value: (u, v) => (v === null || v === undefined ? "–" : Number(v.toPrecision(4)).toString()) },
+      { label: curve.label, stroke, width: 2, ...line, value: (u, v) => (v === null || v === undefined ? "–" : Number(v.toPrecision(4)).toString()) },
       ...(curve.low.length ? [{ ...hidden, label: "low" }, { ...hidden, label: "high" }] : []),
     ];
   };
 
+  // The interval of each point: a bar from `low` to `high`, which lie behind series `at`.
+  const drawBars = (u, at, stroke) => {
+    const { ctx } = u;
+    ctx.save();
+    ctx.strokeStyle = stroke;
+    ctx.lineWidth = 2 * devicePixelRatio;
+    ctx.beginPath();
+    u.data[0].forEach((step, place) => {
+      const [low, high] = [u.data[at + 1][place], u.data[at + 2][place]];
+      if (low === null || high === null || !u.series[at].show) return;
+      const x = u.valToPos(step, "x", true);
+      ctx.moveTo(x, u.valToPos(low, "y", true));
+      ctx.lineTo(x, u.valToPos(high, "y", true));
+    });
+    ctx.stroke();
+    ctx.restore();
+  };
+
   const draw = (node) => {
     const { steps, curves } = JSON.parse(node.dataset.chart);
-    const data = [steps], series = [{ label: "step" }], bands = [];
+    const data = [steps], series = [{ label: "step" }], bands = [], bars = [];
     curves.forEach((curve, number) => {
       const at = series.length;
       series.push(...seriesOf(curve, number));
       data.push(curve.values);
       if (curve.low.length) {
         data.push(curve.low, curve.high);
-        bands.push({ series: [at + 2, at + 1], fill: colour(`--curve-${(number % CURVES) + 1}`) + "2e" });
+        const stroke = colour(`--curve-${(number % CURVES) + 1}`);
+        if (curve.points) bars.push((u) => drawBars(u, at, stroke));
+        else bands.push({ series: [at + 2, at + 1], fill: stroke + "2e" });
       }
     });
     const tall = node.classList.contains("tall");
@@ -38,7 +61,7 @@
     node.replaceChildren();
     const chart = new uPlot(
       {
-        ...size(), series, bands, legend: { show: tall, live: true }, cursor: { y: false, points: { size: 7 } },
+        ...size(), series, bands, hooks: { draw: bars }, legend: { show: tall, live: true }, cursor: { y: false, points: { size: 7 } },
         padding: [8, 8, 0, 0], scales: { x: { time: false } },
         axes: [{ ...axis, values: whole, size: 28 }, { ...axis, values: short, size: 52 }],
       },
@@ -49,8 +72,11 @@
     return () => chart.setSize(size());
   };
 
-  const nodes = [...document.querySelectorAll("[data-chart]")];
-  let resizes = nodes.map(draw);
-  addEventListener("resize", () => resizes.forEach((resize) => resize()));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { resizes = nodes.map(draw); });
+  const drawn = new Map([...document.querySelectorAll("[data-chart]")].map((node) => [node, draw(node)]));
+  document.addEventListener("art-chart", (event) => drawn.set(event.target, draw(event.target)));
+  const all = (act) => {
+    for (const [node, resize] of drawn) node.isConnected ? act(node, resize) : drawn.delete(node);
+  };
+  addEventListener("resize", () => all((node, resize) => resize()));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => all((node) => drawn.set(node, draw(node))));
 }

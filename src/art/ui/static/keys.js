@@ -5,7 +5,7 @@
 
   const isField = (node) => node.closest("input, select, textarea, dialog") !== null;
 
-  const rowLinks = (table) => [...table.querySelectorAll("tbody th a, tbody td:first-child a")];
+  const rowLinks = (table) => [...table.querySelectorAll("tr:not([hidden]) > th a, tbody tr:not([hidden]) > td:first-child a")];
 
   const moveInTable = (event) => {
     const table = event.target.closest("[data-keys]") || document.querySelector("[data-keys]");
