@@ -140,8 +140,8 @@ class MissingExtraError(ConfigurationError, ImportError):
     """A package is needed that is not installed; the message names the extra to install."""
 
 
-_SERVER = ("uvicorn", "starlette", "orjson", "numpy", "safetensors", "transformers", "renderers")
-_LOCAL = (*_SERVER, "torch", "peft", "psutil")
+_SERVER = ("uvicorn", "starlette", "orjson", "numpy", "safetensors", "transformers", "renderers", "psutil")
+_LOCAL = (*_SERVER, "torch", "peft")
 EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "server": _SERVER,

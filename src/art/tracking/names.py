@@ -17,7 +17,9 @@ from typing import Any
 from art.errors import ConfigurationError
 from art.wire.jobs import BalanceSheet
 
-SECTIONS = frozenset({"reward", "loss", "offpolicy", "pipeline", "throughput", "costs", "time", "data"})
+SECTIONS = frozenset(
+    {"reward", "loss", "offpolicy", "pipeline", "throughput", "costs", "time", "data", "system"}
+)
 SPLITS = frozenset({"train", "val", "test"})
 GRADIENT_STEPS = "data/step_num_gradient_steps"
 NOTHING_TRAINED = {"data/step_trainer_tokens": 0.0, GRADIENT_STEPS: 0.0}

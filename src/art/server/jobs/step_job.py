@@ -83,7 +83,7 @@ class StepJob(ABC):
         step = opened.step + 1
         result = self._result(step, {**metrics, "trained": 1.0}, sheet)
         promoted = await self.served.promote(opened, step, canary, self._note(result), self.progress)
-        return self._timed(result, promotion_metrics(promoted))
+        return await self._measured(result, promotion_metrics(promoted))
 
     async def carry_forward(
         self, step: int, metrics: Mapping[str, float], sheet: BalanceSheet
@@ -100,7 +100,7 @@ class StepJob(ABC):
             await served.serve_unmoved(step + 1, progress=self.progress)
         else:
             await self._serve_checked(step + 1)
-        return self._timed(result)
+        return await self._measured(result)
 
     async def committed(self) -> TrainResultInfo | None:
         """The result where the step was committed before a crash: it is served, nothing is trained. Else
@@ -123,12 +123,14 @@ class StepJob(ABC):
         scores = await opened.score(rows)
         await served.serve(step, Canary(rows=rows), scores, progress=self.progress)
 
-    def _timed(
+    async def _measured(
         self, result: TrainResultInfo, metrics: Mapping[str, float] = MappingProxyType({})
     ) -> TrainResultInfo:
-        """Returns the result with these metrics, and with where the seconds since the step before went."""
-        timed = {**result.metrics, **metrics, **self.served.clock.take()}
-        return result.model_copy(update={"metrics": timed})
+        """Returns the result with these metrics, with where the seconds since the step before went, and with
+        what the machine did in them.
+        """
+        taken = {**self.served.clock.take(), **await asyncio.to_thread(self.served.usage.take)}
+        return result.model_copy(update={"metrics": {**result.metrics, **metrics, **taken}})
 
     def _note(self, result: TrainResultInfo) -> JobNote:
         return JobNote(job_id=self.job.job_id, result=result, reward=self.mean_reward(), kind=self.kind)

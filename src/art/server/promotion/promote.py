@@ -32,6 +32,7 @@ from art.server.checkpoints.sampler_agreement import (
     next_canary,
 )
 from art.server.settings import ControlSettings
+from art.server.system_usage import SystemUsage
 from art.server.tenancy import tenant_of
 from art.server.workers.base_model import BaseModelWorkers, ServerWorkers, Unload
 from art.server.workers.trainer_worker import TrainedModel
@@ -86,7 +87,7 @@ class ServedModel:
         self.settings = settings
         self.phases: list[str] = []
         """What was done to serve it, in words."""
-        self.clock = catalog.clock(model.project, model.name)
+        self.clock, self.usage = catalog.clock(model.project, model.name), SystemUsage()
         self._limits: CanaryLimits | None = None
         self._canary: tuple[str, Canary] | None = None
         """The newest adapter that a job made, and the rows that it was checked with, with its scores."""
@@ -371,6 +372,7 @@ class ServedModels:
             await workers.require_parity(model.lora, rows[0], begin_phase)
             begin_phase(f"serving step {served.checkpoints.newest() or 0}")
             await served.bring_up(rows)
+        await asyncio.to_thread(served.usage.take)
         served.clock.take()  # the first step begins now
         return served
 
