@@ -44,7 +44,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class RewardStatistics:
-    """How sure the mean rewards of a run are, by split and step.
+    """The standard errors and intervals of the mean rewards of a run, by split and step.
 
     group_sums: sums and numbers of the rewards of the groups, where the history has no standard error.
     within: the range that all rewards of the run keep, which a mean cannot leave.

@@ -164,7 +164,7 @@ def _summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _beginning(names: Sequence[str]) -> str:
-    """What all names begin with."""
+    """Returns the longest beginning that all names share."""
     same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     return "".join(letters[0] for letters in same)
 
