@@ -19,7 +19,13 @@ from art.tracking.metrics_builder import MetricsBuilder
 from art.tracking.model_files import append_history_row, read_history, read_sums, write_sums
 from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, number, route
 from art.tracking.run_facts import run_facts
-from art.tracking.sinks.registry import configure, report, tables_of
+from art.tracking.sinks.registry import (
+    checkpoints_wanted,
+    configure,
+    report,
+    report_checkpoint,
+    tables_of,
+)
 from art.tracking.sinks.wandb import WandbSink
 
 if TYPE_CHECKING:
@@ -119,7 +125,7 @@ class RunLog:
         """
         check_split(entry.split)
         folder = model._folder()
-        shown = tables_of(entry.groups, entry.split)
+        shown, keep = tables_of(entry.groups, entry.split), checkpoints_wanted()
         with self._lock:
             summary = Summary() if entry.groups is None else summarize(entry.groups, entry.split)
             averages, amounts = _numbers(entry, summary)
@@ -142,6 +148,8 @@ class RunLog:
         history = partial(read_history, ModelPaths(folder).history)
         self.wandb.log(model, row, shown.everywhere, history)
         report(model, row, self.wandb.config, shown)
+        if keep and entry.split == "train":
+            report_checkpoint(model, entry.step, ModelPaths(folder).checkpoints / f"{entry.step:04d}")
 
     def _go_on(self, folder: Path, found: dict[str, Any]) -> None:
         """Go on from the sums in the file, if it is another file or another program has added to it."""

@@ -145,4 +145,8 @@ async def test_how_many_trajectories_are_shown(tmp_path, monkeypatch):
     model = art.Model(name="m", project="p", base_path=str(tmp_path), report_metrics=[])
     with pytest.raises(ConfigurationError, match="ART_TRACKED_TRAJECTORIES is 'many'"):
         await model.log(groups, split="val", step=0)
+    monkeypatch.setenv("ART_TRACKED_TRAJECTORIES", "0")
+    monkeypatch.setenv("ART_TRACKED_CHECKPOINTS", "all")
+    with pytest.raises(ConfigurationError, match="ART_TRACKED_CHECKPOINTS is 'all'"):
+        await model.log(groups, split="val", step=0)
     assert not (model._folder() / "history.jsonl").exists()

@@ -43,6 +43,7 @@ def start(what: str, name: str, folder: Path, **more: str) -> subprocess.Complet
         **{"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT / "src")},
         **{"TRACKIO_DIR": str(folder / "trackio"), "HF_HUB_OFFLINE": "1", "GIT_PYTHON_REFRESH": "quiet"},
         **{"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db", "ART_TRACKED_TRAJECTORIES": "2"},
+        "ART_TRACKED_CHECKPOINTS": "1",
         **more,
     }
     command = [python, str(HERE / "tracker_program.py"), what, name, str(folder)]
@@ -138,6 +139,13 @@ def test_what_people_filter_runs_by_is_in_the_config(found):
     assert "k9" not in first and "base_model" not in second
     if "mlflow" in found["over"]:
         assert found["first"]["tags"]["art.base_model"] == told["base_model"]
+
+
+def test_the_adapter_of_a_step_is_an_artifact_where_the_tracker_keeps_files(found):
+    if found["over"] == "tensorboard":
+        pytest.skip("it keeps no files")
+    assert found["first"]["adapters"] == {"step2": ["adapter_config.json", "adapter_model.safetensors"]}
+    assert found["second"]["adapters"] == {}, "its checkpoint is not on this machine"
 
 
 def test_a_run_of_mlflow_is_known_by_its_tag_and_keeps_its_files_at_the_server(found):

@@ -54,6 +54,12 @@ async def write(sink: str, folder: Path) -> None:
     await first.log(metrics={"acc": 0.5, "nan": math.nan, "inf": math.inf}, split="val", step=2)
     await first.log(metrics={HOSTILE: 1.0, "acc": 0.25}, split="val", step=4)
     await second.log(metrics={"acc": -7.0}, split="val", step=1)
+    checkpoint = folder / "games" / "models" / "first" / "checkpoints" / "0002"
+    checkpoint.mkdir(parents=True)
+    for name in ("adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"):
+        (checkpoint / name).write_text(name)
+    for model in (first, second):
+        await model.log(metrics={"acc": 0.5}, split="train", step=2)
 
 
 async def killed(sink: str, folder: Path) -> None:
@@ -131,7 +137,19 @@ def read_trackio(folder: Path) -> Found:
         config = SQLiteStorage.get_run_config("games", record["name"], run_id=record["id"])
         assert record["name"] is not None and record["name"] not in found
         found[record["name"]] = {"rows": rows, "words": words, "config": json.dumps(config)}
+        found[record["name"]]["adapters"] = adapters_at_trackio(record)
     return found
+
+
+def adapters_at_trackio(record: dict[str, Any]) -> dict[str, list[str]]:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    adapters = {}
+    for one in SQLiteStorage.get_artifacts("games"):
+        told = SQLiteStorage.get_artifact_manifest("games", one["name"], "step2")
+        if one["name"] == record["name"]:
+            adapters["step2"] = sorted(entry["path"] for entry in told["manifest"])
+    return adapters
 
 
 def read_mlflow(folder: Path) -> Found:
@@ -151,6 +169,12 @@ def read_mlflow(folder: Path) -> Found:
             "config": json.dumps(dict(run.data.params)),
             "tags": run.data.tags,
             "status": run.info.status,
+            "adapters": {
+                f"step{int(Path(one.path).name)}": sorted(
+                    Path(file.path).name for file in client.list_artifacts(run.info.run_id, one.path)
+                )
+                for one in client.list_artifacts(run.info.run_id, "checkpoints")
+            },
             "artifacts": run.info.artifact_uri,
         }
     return found

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
@@ -74,6 +75,11 @@ class MlflowSink:
         text = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
         where = f"{safe_name(name, _UNSAFE, _LONGEST_NAME)}/{step:04d}.jsonl"
         self._client.log_text(self._id, text, where)
+
+    def checkpoint(self, step: int, files: Sequence[Path]) -> None:
+        """Stores the adapter of a step as artifacts below `checkpoints/`."""
+        for file in files:
+            self._client.log_artifact(self._id, str(file), f"checkpoints/{step:04d}")
 
     def close(self) -> None:
         """Marks the run as finished; the next process opens it again."""

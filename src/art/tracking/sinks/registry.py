@@ -21,12 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from importlib import import_module
 from operator import methodcaller
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from art.errors import ConfigurationError, did_you_mean, require_extra
-from art.process.environment import TRACKED_TRAJECTORIES, variable
+from art.process.environment import TRACKED_CHECKPOINTS, TRACKED_TRAJECTORIES, variable
 from art.tracking.sinks.sink import ReportedRun, Sink, TableRow, finite, sample_rows
+from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from art.wire.nested import deep_merge
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ LOCAL = frozenset({"tensorboard", "trackio"})
 """Trackers that send nothing anywhere: they are shown a few trajectories without being asked to."""
 TRACES = frozenset({"otel"})
 """Trackers that take every rollout, as `rollouts(split, step, groups)`."""
+KEEP_FILES = frozenset({"mlflow", "trackio"})
+"""Trackers that keep the adapter of a step, as `checkpoint(step, files)`."""
 SHOWN_LOCALLY = 4
 PATIENCE_S = 5.0
 """How long a row may hold up the training, until the tracker has caught up again."""
@@ -254,6 +258,25 @@ def report(model: AnyModel, row: Mapping[str, Any], config: Mapping[str, Any], s
             each.put(methodcaller("table", table, step, rows))
         if shown.groups and name in TRACES:
             each.put(methodcaller("rollouts", shown.split, step, shown.groups))
+
+
+def checkpoints_wanted() -> bool:
+    """Returns whether ART_TRACKED_CHECKPOINTS asks for the adapters of steps. Raises ConfigurationError."""
+    told = variable(TRACKED_CHECKPOINTS)
+    if told not in (None, "0", "1"):
+        raise ConfigurationError(f"{TRACKED_CHECKPOINTS} is {told!r}: use 1, or 0")
+    return told == "1"
+
+
+def report_checkpoint(model: AnyModel, step: int, folder: Path) -> None:
+    """Gives the adapter of a step to the trackers that keep files, where its checkpoint is on this machine.
+    folder: the checkpoint's.
+    """
+    files = [folder / name for name in (ADAPTER_CONFIG_FILE, ADAPTER_FILE)]
+    if all(file.is_file() for file in files):
+        for name, each in _wanted(model).items():
+            if name in KEEP_FILES:
+                each.put(methodcaller("checkpoint", step, files))
 
 
 def configure(model: AnyModel, config: Mapping[str, Any]) -> None:

@@ -6,12 +6,17 @@ shares; here two models report side by side, and nothing is sent anywhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trackio.sqlite_storage import SQLiteStorage
 
-from art.tracking.sinks.sink import ReportedRun, TableRow, flat, writable
+from art.tracking.sinks.sink import ReportedRun, TableRow, flat, safe_name, writable
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_LONGEST_NAME = 100
 
 
 class TrackioSink:
@@ -41,6 +46,25 @@ class TrackioSink:
             {"group": row.group, "place": row.place, "reward": row.reward, "text": row.text} for row in rows
         ]
         self._store(step, {writable(name): {"_type": "trackio.table", "_value": values}})
+
+    def checkpoint(self, step: int, files: Sequence[Path]) -> None:
+        """Stores the adapter of a step as a version of the run's artifact, with the alias `step7`."""
+        from trackio.artifact import Artifact  # not in the first versions that this file works with
+
+        adapter = Artifact(safe_name(self._name, _UNSAFE, _LONGEST_NAME), "model", metadata={"step": step})
+        for file in files:
+            adapter.add_file(file)
+        SQLiteStorage.commit_artifact_version(
+            project=self._project,
+            name=adapter.name,
+            type=adapter.type,
+            description=None,
+            manifest=adapter._build_manifest(self._project),
+            metadata=adapter.metadata,
+            aliases=[f"step{step}"],
+            run_name=self._name,
+            run_id=self._id,
+        )
 
     def close(self) -> None:
         """Does nothing: each row was stored when it came."""
