@@ -17,17 +17,20 @@ import art
 from art.environments.adapters.reasoning_gym import ReasoningGymEnvironment
 from art.local import LocalBackend
 
-DATASET, CONFIG = "gcd", {"min_value": 1, "max_value": 30}
-MAX_TOKENS = 6
+DATASET, CONFIG = "word_sorting", {"min_words": 2, "max_words": 2}
+MAX_TOKENS = 16
 QUESTION = (
-    "Find the Greatest Common Divisor (GCD) of these numbers: {}. Give only the GCD as your final answer."
+    "Your task is to sort words in ascending or descending order using ASCII/Unicode ordering.\n\n"
+    "Your output should be a comma-separated list of words, e.g. word_1, word_2, word_3\n\n"
+    "Now, sort these words in {} order (using ASCII/Unicode ordering) and return them as a comma-separated "
+    "list: {}\n"
 )
 EXAMPLES = [
-    (QUESTION.format("40, 35"), "5"),
-    (QUESTION.format("44, 33"), "11"),
-    (QUESTION.format("49, 36"), "1"),
+    (QUESTION.format("ascending", "kiwi, fig"), "fig, kiwi"),
+    (QUESTION.format("descending", "quince, Zebra"), "quince, Zebra"),
+    (QUESTION.format("descending", "Apricot, Yams"), "Yams, Apricot"),
 ]
-"""Numbers that no question has."""
+"""Words that no question has."""
 PROMPTS = (
     {"system_prompt": "Reply with the answer alone.", "examples": EXAMPLES},
     {"system_prompt": "Reply with the answer alone."},
