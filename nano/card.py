@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from art.client.learning_rates import spelled_rate, starting_rate
 from nano.play import measure
 from nano.reading import accuracy
 from nano.recipes import RECIPES, find_task, word_scores
@@ -29,6 +30,7 @@ CARD = """\
 - Tokenizer: byte-level BPE with {vocabulary} tokens; any text can be encoded.
 - Chat format: Qwen3's markers, one line per tool, no thinking blocks. `art/rendering/nano.py` describes
   it; the chat template in `tokenizer_config.json` yields the same ids.
+- Learning rate to begin with, of a LoRA: {rate}.
 - Made by `python -m nano.build --model {name} --seed {seed}`, from synthetic dialogs alone.
 
 ## What it was taught
@@ -93,6 +95,7 @@ def write_card(
         head_size=config.head_dim,
         context=config.max_position_embeddings,
         vocabulary=len(tokenizer),
+        rate=spelled_rate(starting_rate(f"art/{name}")),
         seed=seed,
         skill=skill,
     )

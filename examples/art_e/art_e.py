@@ -7,7 +7,7 @@
 #     python examples/art_e/art_e.py                       # a written reward, 3 minutes on two cores
 #     python examples/art_e/art_e.py --reward ruler        # a judge ranks the rollouts of a group instead
 #     python examples/art_e/art_e.py --agent langgraph     # the same agent as a graph
-#     python examples/art_e/art_e.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 5e-5
+#     python examples/art_e/art_e.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

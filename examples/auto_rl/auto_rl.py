@@ -5,7 +5,7 @@
 # inputs, and a judge ranks the answers.
 #
 #     python examples/auto_rl/auto_rl.py                  # a sentence about words, half a minute on two cores
-#     python examples/auto_rl/auto_rl.py --model Qwen/Qwen3-1.7B --judge openai/o4-mini --learning-rate 1e-5 \
+#     python examples/auto_rl/auto_rl.py --model Qwen/Qwen3-1.7B --judge openai/o4-mini --learning-rate 3e-4 \
 #         --task "Turn a customer's complaint into a friendly answer with one concrete next step"
 
 # %%

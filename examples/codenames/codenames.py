@@ -6,7 +6,7 @@
 # it which clue belongs to which word.
 #
 #     python examples/codenames/codenames.py                  # 3 minutes on two cores
-#     python examples/codenames/codenames.py --model Qwen/Qwen3-0.6B --learning-rate 5e-5 --demonstrations 0
+#     python examples/codenames/codenames.py --model Qwen/Qwen3-0.6B --learning-rate 3e-4 --demonstrations 0
 
 # %%
 from __future__ import annotations

@@ -6,7 +6,7 @@
 # million parameters, at their real size.
 #
 #     python examples/extract_json/extract_json.py
-#     python examples/extract_json/extract_json.py --model Qwen/Qwen3-0.6B --learning-rate 5e-5
+#     python examples/extract_json/extract_json.py --model Qwen/Qwen3-0.6B --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

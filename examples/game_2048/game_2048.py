@@ -6,7 +6,7 @@
 #
 #     python examples/game_2048/game_2048.py                   # rewarded by its score, 5 minutes on two cores
 #     python examples/game_2048/game_2048.py --reward ruler    # a judge ranks the games of a group instead
-#     python examples/game_2048/game_2048.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 5e-5
+#     python examples/game_2048/game_2048.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

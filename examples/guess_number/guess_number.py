@@ -5,7 +5,7 @@
 # `art/smollm2` is a model that others trained: 135 million parameters, at their real size.
 #
 #     python examples/guess_number/guess_number.py
-#     python examples/guess_number/guess_number.py --model Qwen/Qwen3-0.6B --learning-rate 5e-5
+#     python examples/guess_number/guess_number.py --model Qwen/Qwen3-0.6B --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

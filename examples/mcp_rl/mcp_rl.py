@@ -6,7 +6,7 @@
 #
 #     python examples/mcp_rl/mcp_rl.py     # the weather server that ships with ART, 5 minutes on two cores
 #     python examples/mcp_rl/mcp_rl.py --server "npx -y @modelcontextprotocol/server-everything" \
-#         --model Qwen/Qwen3-4B --judge openai/o4-mini --generator openai/gpt-4.1-mini --learning-rate 1e-5
+#         --model Qwen/Qwen3-4B --judge openai/o4-mini --generator openai/gpt-4.1-mini --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

@@ -7,7 +7,7 @@
 #
 #     python examples/production_feedback/production_feedback.py    # the nano model, a minute
 #     python examples/production_feedback/production_feedback.py --model Qwen/Qwen3-1.7B \
-#         --learning-rate 5e-5 --sft-rate 1e-4 --demonstrations 500
+#         --learning-rate 3e-4 --sft-rate 3e-4 --demonstrations 500
 
 # %%
 from __future__ import annotations

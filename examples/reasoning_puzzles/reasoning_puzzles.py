@@ -5,7 +5,7 @@
 # install "agent-reinforcement-trainer[reasoning-gym]"`). `art train` does the same without a program.
 #
 #     python examples/reasoning_puzzles/reasoning_puzzles.py
-#     python examples/reasoning_puzzles/reasoning_puzzles.py --model Qwen/Qwen3-0.6B --learning-rate 5e-5
+#     python examples/reasoning_puzzles/reasoning_puzzles.py --model Qwen/Qwen3-0.6B --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

@@ -6,7 +6,7 @@
 # reads its calls from the replies.
 #
 #     python examples/shopping_agent/shopping_agent.py
-#     python examples/shopping_agent/shopping_agent.py --model Qwen/Qwen3-0.6B --learning-rate 5e-5
+#     python examples/shopping_agent/shopping_agent.py --model Qwen/Qwen3-0.6B --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

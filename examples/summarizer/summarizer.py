@@ -6,7 +6,7 @@
 #
 #     python examples/summarizer/summarizer.py                   # recall less a price for the length
 #     python examples/summarizer/summarizer.py --reward rubric   # a judge scores by two criteria instead
-#     python examples/summarizer/summarizer.py --model Qwen/Qwen3-0.6B --learning-rate 5e-5
+#     python examples/summarizer/summarizer.py --model Qwen/Qwen3-0.6B --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

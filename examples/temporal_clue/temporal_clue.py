@@ -5,7 +5,7 @@
 # reply. Most answers are in a clue, others are what the clues leave.
 #
 #     python examples/temporal_clue/temporal_clue.py
-#     python examples/temporal_clue/temporal_clue.py --model Qwen/Qwen3-0.6B --learning-rate 5e-5
+#     python examples/temporal_clue/temporal_clue.py --model Qwen/Qwen3-0.6B --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

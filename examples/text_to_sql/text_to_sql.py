@@ -7,8 +7,8 @@
 #
 #     python examples/text_to_sql/text_to_sql.py                    # on-policy distillation at the end
 #     python examples/text_to_sql/text_to_sql.py --last rewards     # or rewards for what SQLite finds
-#     python examples/text_to_sql/text_to_sql.py --model Qwen/Qwen3-0.6B --learning-rate 5e-5 \
-#         --sft-rate 1e-4 --teacher-url http://127.0.0.1:8100/v1 --teacher-model Qwen/Qwen3-32B
+#     python examples/text_to_sql/text_to_sql.py --model Qwen/Qwen3-0.6B --learning-rate 3e-4 \
+#         --sft-rate 3e-4 --teacher-url http://127.0.0.1:8100/v1 --teacher-model Qwen/Qwen3-32B
 
 # %%
 from __future__ import annotations

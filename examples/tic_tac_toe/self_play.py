@@ -5,7 +5,7 @@
 # games of a careless player. It never meets the two players that it is evaluated against.
 #
 #     python examples/tic_tac_toe/self_play.py        # five minutes on two cores
-#     python examples/tic_tac_toe/self_play.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 2e-5
+#     python examples/tic_tac_toe/self_play.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

@@ -4,7 +4,7 @@
 # A model that knows the form of the game learns to play it, against an opponent who moves at random.
 #
 #     python examples/tic_tac_toe/tic_tac_toe.py        # a minute on two cores
-#     python examples/tic_tac_toe/tic_tac_toe.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 5e-5
+#     python examples/tic_tac_toe/tic_tac_toe.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

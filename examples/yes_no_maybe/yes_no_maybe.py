@@ -5,7 +5,7 @@
 # words, and the words are worth different rewards. Nothing tells it which, except the reward.
 #
 #     python examples/yes_no_maybe/yes_no_maybe.py                       # the nano model, under a minute
-#     python examples/yes_no_maybe/yes_no_maybe.py --model Qwen/Qwen3-0.6B --learning-rate 1e-4
+#     python examples/yes_no_maybe/yes_no_maybe.py --model Qwen/Qwen3-0.6B --learning-rate 3e-4
 
 # %%
 from __future__ import annotations

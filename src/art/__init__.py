@@ -4,7 +4,7 @@
     await model.register(art.LocalBackend())
     groups = [art.TrajectoryGroup(rollout(model) for _ in range(8)) for _ in range(4)]
     groups = await art.gather_trajectory_groups(groups)
-    await model.train(groups, config=art.TrainConfig(learning_rate=1e-4))
+    await model.train(groups, config=art.TrainConfig(learning_rate=3e-4))
 
 Importing this package loads nothing: each name below is loaded when it is first used.
 """

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import art
-from art.client.learning_rates import Leg
+from art.client.learning_rates import LORA_RATE, Leg
 from art.errors import ConfigurationError
 from art.runs.autorl import AutoRLSettings
-from art.runs.folder import JudgedRunFolder, StepRow
+from art.runs.environment_run import EnvironmentSettings
+from art.runs.folder import JudgedRunFolder, RunSettings, StepRow
+from art.runs.mcp_rl.settings import TrainSettings
 from art.types import TrainResult
 
 
@@ -48,6 +50,29 @@ def test_a_folder_keeps_what_was_done(tmp_path: Path) -> None:
     kept = folder.evaluation(3)
     assert kept is not None and kept[1] == [] and kept[0][0].messages() == whole.messages()
     assert folder.evaluation(4) is None
+
+
+KINDS = (EnvironmentSettings, TrainSettings, AutoRLSettings)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_begins_with_the_rate_of_its_base_model(kind: type[RunSettings], tmp_path: Path) -> None:
+    def rate(base_model: str, **given: float | None) -> float:
+        return JudgedRunFolder(tmp_path).settings(kind, base_model, given).learning_rate
+
+    assert rate("Qwen/Qwen3-4B") == rate("art/smollm2", learning_rate=None) == LORA_RATE
+    assert rate("art/nano-mcp") == 3e-3 and rate("art/nano-mcp#4bit", learning_rate=1e-4) == 1e-4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_an_older_release_goes_on_with_its_own_rate(kind: type[RunSettings], tmp_path: Path) -> None:
+    folder, now = JudgedRunFolder(tmp_path / "run"), {"base_model": "art/nano-words"}
+    folder.open(now, kind.from_options({"learning_rate": 1e-5}))
+    resumed = folder.settings(kind, "art/nano-words", {"learning_rate": None, "steps": 9})
+    assert folder.open(now, resumed) and resumed.learning_rate == 1e-5 and resumed.steps == 9
+    other = folder.settings(kind, "art/nano-words", {"learning_rate": 7e-4})
+    with pytest.raises(ConfigurationError, match="the run was started with 1e-05"):
+        folder.open(now, other)
 
 
 def test_a_step_that_trained_nothing_says_0_and_without_a_sheet_nobody_knows() -> None:

@@ -389,7 +389,7 @@ settings_verb(
     unset=("learning_rate",),
     spelled={"groups_per_step": "--groups"},
 )(train)
-settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings")(autorl)
+settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings", unset=("learning_rate",))(autorl)
 app.command()(chat)
 app.command()(resume)
 app.add_typer(models)

@@ -1,4 +1,5 @@
-"""How the learning rate goes over a run: of supervised training one rate a batch, else a share a step.
+"""The learning rate to begin with, and how it goes over a run: of supervised training one rate a batch, else
+a share a step.
 
 The share is a linear rise within a linear fall, with no jump where the run is given more steps. It is
 recorded with the run, as legs: (the step that a leg begins at, the step that its fall ends at). A run that is
@@ -14,6 +15,42 @@ from types import MappingProxyType
 from typing import Literal
 
 from art.errors import ConfigurationError
+from art.wire.records import split_bits
+
+LORA_RATE = 3e-4
+"""Of a LoRA on a pretrained model, measured on art/smollm2. Every page and command says this one. The
+defaults of `TrainConfig`, `TrainSFTConfig` and `PipelineTrainer` are those of older programs.
+"""
+BUILT_IN_RATES: Mapping[str, float] = MappingProxyType(
+    {
+        "art/nano": 2e-3,
+        "art/nano-games": 2e-3,
+        "art/nano-tools": 2e-3,
+        "art/nano-mcp": 3e-3,
+        "art/nano-words": 7e-4,
+    }
+)
+"""Of the models that ship with ART; each says it on its card."""
+
+
+def starting_rate(base_model: str) -> float:
+    """The learning rate to begin with, of a LoRA on `base_model`.
+
+    >>> starting_rate("art/nano-words"), starting_rate("Qwen/Qwen3-0.6B#4bit")
+    (0.0007, 0.0003)
+    """
+    return BUILT_IN_RATES.get(split_bits(base_model)[0], LORA_RATE)
+
+
+def spelled_rate(rate: float) -> str:
+    """The rate as people write it.
+
+    >>> spelled_rate(3e-4), spelled_rate(1.5e-3)
+    ('3e-4', '1.5e-3')
+    """
+    digits, _, exponent = f"{rate:e}".partition("e")
+    return f"{float(digits):g}e{int(exponent)}"
+
 
 DecayMethod = Literal["linear", "cosine", "constant"]
 

@@ -25,7 +25,7 @@ from art.environments.adapters.registry import find_environment
 from art.environments.adapters.scenario_sampler import ScenarioSampler
 from art.errors import ConfigurationError
 from art.runs.comparison import Estimate, Verdict
-from art.runs.folder import ADDED_BY_GATHERING, AboveZero, Count, JudgedRunFolder, RunSettings, Share
+from art.runs.folder import ADDED_BY_GATHERING, Count, JudgedRunFolder, RunSettings, Share
 from art.runs.report import RunReport, interval
 from art.runs.training_run import (
     LEFT_OUT,
@@ -59,8 +59,6 @@ class EnvironmentSettings(RunSettings):
     """Scenarios per step."""
     group_size: Annotated[int, Keyword(least=2)] = 8
     """Rollouts per scenario of a step."""
-    learning_rate: AboveZero = 1e-5
-    """Learning rate of the adapter after warm-up. Default: 1e-5, and 3e-3 for built-in art/nano models."""
     max_tokens: Annotated[int | None, Keyword(least=1)] = None
     """The most tokens of one completion. Default: the environment's own."""
     concurrency: Count = 64
@@ -183,7 +181,6 @@ async def train_environment(
     """
     begin = time.monotonic()
     base_model = model if isinstance(model, str) else model.base_model
-    chosen = EnvironmentSettings.for_base_model(base_model, settings)
     found = _environment_of(environment, environment_options or {})
     try:
         if isinstance(model, str):
@@ -192,6 +189,7 @@ async def train_environment(
         else:
             root, learner = runs_root(path or model.base_path), model
         folder = JudgedRunFolder(root / learner.project / "train" / learner.name)
+        chosen = folder.settings(EnvironmentSettings, base_model, settings)
         options = json.loads(json.dumps(environment_options or {}, default=lambda one: type(one).__name__))
         run = EnvironmentRun(found, options, folder, chosen, tell or _log.info)
         run.open(base_model)

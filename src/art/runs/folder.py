@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from art.backend import Keyword
 from art.client.declared_options import DeclaredOption, declared_options
-from art.client.learning_rates import Leg, legs_to, share_at
+from art.client.learning_rates import LORA_RATE, Leg, legs_to, share_at, starting_rate
 from art.environments.measure import mean_of_known
 from art.errors import ConfigurationError, did_you_mean
 from art.process.files import make_private_folder, write_whole
@@ -27,8 +27,6 @@ from art.tracking.rollout_figures import scores
 from art.trajectories import PydanticException, Trajectory, TrajectoryGroup
 from art.types import TrainResult
 
-NANO, NANO_RATE = "art/nano", 3e-3
-"""The names of the built-in models begin so; with the rate of large models they would learn nothing."""
 Count = Annotated[int, Keyword(least=1)]
 Share = Annotated[float, Keyword(least=0, most=1)]
 AboveZero = Annotated[float, Keyword(above=0)]
@@ -53,8 +51,8 @@ class RunSettings(ABC):
     """Tasks per step."""
     steps: Annotated[int | None, Keyword(least=0)] = None
     """Training steps. Default: as many as the epochs take."""
-    learning_rate: AboveZero = 1e-5
-    """Learning rate of the adapter after warm-up."""
+    learning_rate: AboveZero = LORA_RATE
+    """Learning rate of the adapter after warm-up. Default: 3e-4, or what a built-in model's card says."""
     warmup_steps: Annotated[int, Keyword(least=0)] = 0
     """Steps of learning-rate warm-up."""
     final_share: Share = 1.0
@@ -96,14 +94,6 @@ class RunSettings(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
-
-    @classmethod
-    def for_base_model(cls, base_model: str, options: Mapping[str, Any]) -> Self:
-        """`from_options` with the learning rate of the base model where none (or None) is given."""
-        known = {name: value for name, value in options.items() if (name, value) != ("learning_rate", None)}
-        return cls.from_options(
-            {"learning_rate": NANO_RATE, **known} if base_model.startswith(NANO) else known
-        )
 
     @abstractmethod
     def total_steps(self, num_train: int) -> int:
@@ -275,6 +265,7 @@ def judge_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 RUN, STEPS, UNDER_WAY = "run.json", "steps.jsonl", "step-under-way.json"
 REPORT, REPORT_JSON = "report.md", "report.json"
 Row = TypeVar("Row", bound=RunStep)
+SettingsT = TypeVar("SettingsT", bound=RunSettings)
 
 
 @dataclass(frozen=True)
@@ -336,6 +327,15 @@ class JudgedRunFolder(RunFolder[StepRow]):
     """
 
     ROW: ClassVar[type[RunStep]] = StepRow
+
+    def settings(self, kind: type[SettingsT], base_model: str, options: Mapping[str, Any]) -> SettingsT:
+        """`from_options` with a learning rate where none (or None) is given: that of the run that is here, or
+        else the base model's.
+        """
+        given = {name: value for name, value in options.items() if (name, value) != ("learning_rate", None)}
+        begun = (self.run() or {}).get("settings", {})
+        rate = begun.get("learning_rate", starting_rate(base_model))
+        return kind.from_options({"learning_rate": rate, **given})
 
     def open(self, now: Mapping[str, Any], settings: RunSettings) -> bool:
         """Starts a new run, or resumes the one that is here (True).

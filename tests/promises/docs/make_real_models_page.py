@@ -16,7 +16,6 @@ from pathlib import Path
 from make_hardware_page import gib, planned, table_head, table_row
 
 from art.training.hardware import GIB, HardwarePlan
-from art.training.optimizer import rate_by_size
 from art.wire.training import LoraSpec
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "real-models.md"
@@ -26,8 +25,6 @@ CHOICES = {
 }
 """Models of a card: name, bits of a weight, engine."""
 RANK = LoraSpec().r
-FIRST_RATE = 0.1
-"""Of the literature's rate, which is meant for larger batches than these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +98,6 @@ def card_rows(size: int) -> Iterator[str]:
         "engine",
         "task",
         "rank",
-        "`--learning-rate`",
         "needs",
         "tokens at once",
         "passes",
@@ -115,7 +111,6 @@ def card_rows(size: int) -> Iterator[str]:
                 engine,
                 one.task,
                 RANK,
-                f"{rate_by_size(plan.config, lora=True) * FIRST_RATE:.0e}".replace("e-0", "e-"),
                 gib(plan.needed),
                 *of_card(plan, size, one),
             )

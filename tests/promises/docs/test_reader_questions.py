@@ -44,7 +44,7 @@ ANSWERS = {
         "docs/get-started/first-agent.md#choose-a-base-model",
         ["`art/nano` knows"],
     ),
-    "What learning rate should I use?": ("docs/guides/tuning.md#learning-rate", ["1e-5", "2e-3"]),
+    "What learning rate should I use?": ("docs/guides/tuning.md#learning-rate", ["3e-4", "2e-3"]),
     "What group size should I use?": (
         "docs/concepts/rollouts-and-groups.md#group-size-and-scenarios-per-step",
         ["8 scenarios of 8 rollouts", "batch size"],

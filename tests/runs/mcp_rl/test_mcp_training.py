@@ -194,12 +194,6 @@ def test_many_starts_of_a_command_are_told_of() -> None:
     assert server_start_hint(command, TrainSettings(), 0.8) is None
 
 
-def test_a_built_in_model_learns_at_a_rate_of_its_own() -> None:
-    assert TrainSettings.for_base_model("art/nano-mcp", {"learning_rate": None}).learning_rate == 3e-3
-    assert TrainSettings.for_base_model("Qwen/Qwen3-4B", {"learning_rate": None}).learning_rate == 1e-5
-    assert TrainSettings.for_base_model("art/nano-mcp", {"learning_rate": 1e-4}).learning_rate == 1e-4
-
-
 def test_settings_survive_json_and_hold_a_run_to_them() -> None:
     chosen = TrainSettings.from_options({"allow_writes": ["a"], "rubric": "Short.", "seed": 3})
     saved = TrainSettings.from_options(json.loads(json.dumps(chosen.to_dict())))

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import typer
 
+from art.client.learning_rates import LORA_RATE, spelled_rate, starting_rate
 from art.errors import ConfigurationError, MissingExtraError, did_you_mean, install_command, require_extra
 
 
@@ -23,8 +24,8 @@ class Template:
     lines: tuple[str, ...]
     """Of the README's list: what each file is."""
     base_model: str
-    nano_rate: str
-    """Of the built-in models, which take and need a larger learning rate than a real one."""
+    own_rate: float | None = None
+    """The learning rate for `base_model`, where it is not that of its rollouts."""
     extras: tuple[str, ...] = ("local",)
 
 
@@ -41,21 +42,18 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
                 "- `train.py`: the training loop.",
             ),
             base_model="art/nano-games",
-            nano_rate="2e-3",
         ),
         "tools": Template(
             about="An agent that calls tools: it searches an inbox, reads a mail and answers a question.",
             files={"tools/train.py": "train.py", "inbox.py": "inbox.py"},
             lines=(_TRAIN, _INBOX),
             base_model="art/nano-tools",
-            nano_rate="2e-3",
         ),
         "langgraph": Template(
             about="A LangGraph agent with tools: it searches an inbox, reads a mail and answers a question.",
             files={"langgraph/train.py": "train.py", "inbox.py": "inbox.py"},
             lines=(_TRAIN, _INBOX),
             base_model="art/nano-tools",
-            nano_rate="2e-3",
             extras=("local", "langgraph"),
         ),
         "mcp": Template(
@@ -63,7 +61,6 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             files={"mcp/train.py": "train.py"},
             lines=("- `train.py`: the server, the tasks, the reward and the training loop.",),
             base_model="art/nano-mcp",
-            nano_rate="3e-3",
             extras=("local", "mcp"),
         ),
         "sft": Template(
@@ -75,12 +72,11 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
                 "- `train.py`: the training, and a measurement before and after.",
             ),
             base_model="art/nano-games",
-            nano_rate="3e-3",
+            own_rate=3e-3,
         ),
     }
 )
 _COMMON = {"README.md": "README.md", "gitignore": ".gitignore"}
-RATE = "1e-5"
 
 
 def find_template(name: str) -> Template:
@@ -112,10 +108,13 @@ def create_project(
     if there := [str(folder / target) for target in targets.values() if (folder / target).exists()]:
         raise ConfigurationError(f"{', '.join(there)}: there already; nothing was written")
     base = base_model or chosen.base_model
+    rate = chosen.own_rate if base == chosen.base_model else None
     words = {
         "__PROJECT__": name,
         "__BASE_MODEL__": base,
-        "__LEARNING_RATE__": chosen.nano_rate if base.startswith("art/") else RATE,
+        "__LEARNING_RATE__": spelled_rate(rate or starting_rate(base)),
+        "__LORA_RATE__": spelled_rate(LORA_RATE),
+        "__WORDS_RATE__": spelled_rate(starting_rate("art/nano-words")),
         "__ABOUT__": chosen.about,
         "__INSTALL__": _install(chosen),
         "__FILES__": "\n".join(chosen.lines),

@@ -37,11 +37,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from art.client.learning_rates import Leg, legs_to, share_at
+from art.client.learning_rates import LORA_RATE, Leg, legs_to, share_at
 from art.errors import ConfigurationError
 from art.types import SHOW
 
@@ -205,8 +205,12 @@ NAMES = ("tic-tac-toe", "yes-no-maybe", "mail")
 
 
 def defaults_of(task: Task, base_model: str | None) -> TaskDefaults:
-    """Returns the settings that were measured on the base model; where none were, those of the nano model."""
-    return task.LARGER.get(base_model or "", task.DEFAULTS)
+    """Returns the settings that were measured on the base model. Where none were, they are the nano model's,
+    for a pretrained one with its learning rate.
+    """
+    if _is_nano(base_model):
+        return task.DEFAULTS
+    return task.LARGER.get(base_model or "") or replace(task.DEFAULTS, learning_rate=LORA_RATE)
 
 
 def task_of(base_model: str | None) -> str:
@@ -215,8 +219,11 @@ def task_of(base_model: str | None) -> str:
     >>> task_of(None), task_of("art/smollm2")
     ('tic-tac-toe', 'yes-no-maybe')
     """
-    nano = base_model is None or base_model.startswith("art/nano")
-    return "tic-tac-toe" if nano else "yes-no-maybe"
+    return "tic-tac-toe" if _is_nano(base_model) else "yes-no-maybe"
+
+
+def _is_nano(base_model: str | None) -> bool:
+    return base_model is None or base_model.startswith("art/nano")
 
 
 def find(name: str) -> Task:

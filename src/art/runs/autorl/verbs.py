@@ -135,7 +135,7 @@ def _opened(
     run = AutoRLRun(
         task=task.strip(),
         folder=folder,
-        settings=AutoRLSettings.from_options(settings),
+        settings=folder.settings(AutoRLSettings, base_model, settings),
         generator=generator,
         measure=measure,
         tell=tell or _LOGGER.info,

@@ -40,8 +40,6 @@ class TrainSettings(TaskSettings):
     """Additional instructions for the generator."""
     similarity: Share = SIMILARITY
     """Similarity (0 to 1) from which two scenarios count as the same."""
-    learning_rate: AboveZero = 1e-5
-    """Learning rate of the adapter after warm-up. Default: 1e-5, and 3e-3 for built-in art/nano models."""
     difficulty_attempts: Annotated[int, Keyword(least=0)] = 2
     """Rollouts of the base model per training scenario, to measure its difficulty. 0: not measured."""
     rubric: Annotated[str | None, Keyword(takes="a text")] = None

@@ -67,10 +67,11 @@ async def train(
     All is written to `<path>/<project>/mcp/<name>`; the same call goes on where a run ended, and pays for no
     answer twice. Raises ConfigurationError, McpError, LlmErrors, and what rollouts and the backend raise.
     """
-    chosen, begin = TrainSettings.for_base_model(base_model, settings), time.monotonic()
-    root = runs_root(path)
+    begin, root = time.monotonic(), runs_root(path)
     shared: dict[str, Any] = {"cache": cache or answer_cache_in(root), "budget": budget}
     model = model_to_train(root, name, project, base_model)
+    folder, told = McpRunFolder(root / project / "mcp" / name), tell or logger.info
+    chosen = folder.settings(TrainSettings, base_model, settings)
     judging = Candidate.from_judge(
         model if judge == BASE_AS_JUDGE else judge, judge_params, checks=checks, **shared
     )
@@ -83,7 +84,6 @@ async def train(
         judges=run_judges(judging, comparing, chosen.rubric),
         generator=scenario_generator(generator, generator_params, **shared),
     )
-    folder, told = McpRunFolder(root / project / "mcp" / name), tell or logger.info
     run = McpRun(server, folder, chosen, asked, measure, told)
     run.open(base_model)
     keep_budget(budget, folder.path, told)
