@@ -94,7 +94,7 @@ def row_of(task: str, runs: list[HealthyRun]) -> str:
 
 def train(task: str, seed: int, folder: Path) -> None:
     command = [str(Path(sys.executable).with_name("art")), "quickstart", task, "--seed", str(seed)]
-    command += ["--output", str(folder), "--evaluation-games", "40"]
+    command += ["--output", str(folder), "--eval-rollouts", "40"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

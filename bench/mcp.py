@@ -80,7 +80,7 @@ def command(server: str, oracle: str, *, seed: int, base_model: str, steps: int)
         "num-train": TRAIN,
         "num-test": HELD_OUT,
         "test-attempts": ATTEMPTS,
-        "difficulty-attempts": 0,
+        "difficulty-rollouts": 0,
         "steps": steps,
         "groups-per-step": DEFAULTS.groups,
         "group-size": DEFAULTS.group_size,

@@ -20,9 +20,9 @@ from bench.gpu.results import Session
 ART = "from art.cli import app; app()"
 RESERVE = 10.0
 """Seconds in which a run that is stopped ends in order."""
-SHORT = ("--steps", "10", "--evaluation-games", "64")
+SHORT = ("--steps", "10", "--eval-rollouts", "64")
 """What the seconds of the part allow; the whole quick start has 50 steps."""
-DRY = ("--steps", "2", "--groups", "2", "--group-size", "2", "--evaluation-games", "4")
+DRY = ("--steps", "2", "--groups-per-step", "2", "--group-size", "2", "--eval-rollouts", "4")
 
 
 def run_quickstart(session: Session, task: str, folder: Path, seconds: float) -> dict[str, Any] | None:

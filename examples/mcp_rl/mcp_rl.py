@@ -94,7 +94,7 @@ async def main(options: argparse.Namespace) -> None:
             path=options.path,
             num_train=options.scenarios,
             num_test=8,
-            difficulty_attempts=0,
+            difficulty_rollouts=0,
             steps=options.steps,
             groups_per_step=16,
             group_size=8,

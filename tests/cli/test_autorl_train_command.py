@@ -36,7 +36,7 @@ def test_a_sentence_becomes_a_model_and_a_report(tmp_path: Path) -> None:
             *("--judge", "truth", "--judge-base-url", oracle.base_url),
             *("--generator", "writer", "--generator-base-url", oracle.base_url),
             *("--num-train", "8", "--num-test", "4", "--groups-per-step", "4", "--group-size", "8"),
-            *("--epochs", "1", "--learning-rate", "1e-3", "--max-tokens", "4", "--test-attempts", "2"),
+            *("--epochs", "1", "--learning-rate", "1e-3", "--max-tokens", "4", "--eval-group-size", "2"),
         ]
         done = subprocess.run(
             command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False

@@ -97,7 +97,7 @@ def test_a_step_is_evaluated_on_a_task_sampled_and_greedy_and_is_in_the_history(
         f"{KEY}@0",
         "--task",
         "yes-no-maybe",
-        "--rollouts",
+        "--eval-rollouts",
         "12",
         "--sampling",
         "both",
@@ -137,7 +137,7 @@ def test_a_function_of_ones_own_is_evaluated_on_a_file_of_scenarios(trained: Pat
         "play_rollout:rollout",
         "--scenarios",
         "held_out.jsonl",
-        "--rollouts",
+        "--eval-rollouts",
         "8",
     )
     done = art_command(*arguments, "--sampling", "both")
@@ -160,7 +160,18 @@ def test_a_function_of_ones_own_is_evaluated_on_a_file_of_scenarios(trained: Pat
 @pytest.mark.slow
 def test_two_steps_are_compared_on_the_same_scenarios_and_seeds(trained: Path, tmp_path: Path) -> None:
     data_dir = shutil.copytree(trained, tmp_path / "art")
-    of = ("eval", f"{KEY}@2", "--task", "yes-no-maybe", "--rollouts", "24", "--n", "4", "--success", "0.7")
+    of = (
+        "eval",
+        f"{KEY}@2",
+        "--task",
+        "yes-no-maybe",
+        "--eval-rollouts",
+        "24",
+        "--eval-group-size",
+        "4",
+        "--success",
+        "0.7",
+    )
     done = art_command(*of, "--against", "0", "--json", "--data-dir", str(data_dir))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -212,7 +223,7 @@ def of_worth(*, worth):
 def test_an_environment_is_evaluated_by_its_name_and_closed_once(trained: Path, project: Path) -> None:
     shutil.copytree(trained, project / ".art")
     (project / "own.py").write_text(OWN)
-    of = ("eval", KEY, "--environment", "python:own:environment", "--n", "2", "--against", "0")
+    of = ("eval", KEY, "--environment", "python:own:environment", "--eval-group-size", "2", "--against", "0")
     done = art_command(*of)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("closed") == 1 and "closed 1" in done.stdout

@@ -40,7 +40,7 @@ def data_dir(trained: tuple[Path, list[list[int]]]) -> Path:
 def merged(data_dir: Path) -> Path:
     """The newest step, by the command as typed."""
     folder = data_dir.parent / "merged"
-    arguments = ("export", KEY, "--to", str(folder), "--data-dir", str(data_dir), "--task", TASK)
+    arguments = ("export", KEY, "--output", str(folder), "--data-dir", str(data_dir), "--task", TASK)
     done = art_command(*arguments, PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0, done.stderr
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
@@ -85,7 +85,7 @@ def test_the_merged_model_says_what_the_served_one_said(
 def test_the_adapter_folder_is_clean_and_says_the_same_through_peft(data_dir: Path, merged: Path) -> None:
     folder = data_dir.parent / "adapter"
     done = art_command(
-        "export", KEY, "--format", "peft", "--to", str(folder), "--data-dir", str(data_dir), "--json"
+        "export", KEY, "--format", "peft", "--output", str(folder), "--data-dir", str(data_dir), "--json"
     )
     told = json.loads(done.stdout)
     assert told["files"] == sorted(file.name for file in folder.iterdir())
@@ -172,7 +172,7 @@ def test_a_model_of_a_program_is_exported_with_its_own_chat_template(data_dir: P
 
 def test_gguf_without_a_converter_is_refused_with_commands_to_type(data_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "gguf"
-    arguments = ("export", KEY, "--format", "gguf", "--to", str(folder), "--data-dir", str(data_dir))
+    arguments = ("export", KEY, "--format", "gguf", "--output", str(folder), "--data-dir", str(data_dir))
     done = art_command(*arguments, PATH="/usr/bin:/bin")
     assert done.returncode == 2 and not folder.exists()
     lines = [line.split() for line in done.stderr.splitlines()]
@@ -220,7 +220,7 @@ def test_a_wrong_option_is_told_before_anything_is_written(
 
     from art.cli import app
 
-    arguments = ["export", KEY, "--to", str(tmp_path / "out"), "--data-dir", str(data_dir), *options]
+    arguments = ["export", KEY, "--output", str(tmp_path / "out"), "--data-dir", str(data_dir), *options]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 2 and message in done.stderr and not (tmp_path / "out").exists()
 
@@ -252,11 +252,13 @@ def test_a_push_makes_a_private_repository_with_all_files(data_dir: Path, tmp_pa
     )
     with serving_in_a_thread(hub.app()) as address:
         environment = hub_environment(address, tmp_path)
-        done = art_command(*arguments, "--to", str(tmp_path / "out"), **environment)
+        done = art_command(*arguments, "--output", str(tmp_path / "out"), **environment)
         assert done.returncode == 0, done.stderr
-        again = art_command(*arguments, "--public", "--to", str(tmp_path / "again"), **environment)
+        again = art_command(*arguments, "--public", "--output", str(tmp_path / "again"), **environment)
         assert again.returncode == 0, again.stderr
-        refused = art_command(*arguments, "--to", str(tmp_path / "x"), **{**environment, "HF_TOKEN": "wrong"})
+        refused = art_command(
+            *arguments, "--output", str(tmp_path / "x"), **{**environment, "HF_TOKEN": "wrong"}
+        )
     assert [(name, asked["visibility"]) for name, asked in hub.created.items()] == [("me/player", "private")]
     assert hub.files["me/player"] == {file.name: file.read_bytes() for file in (tmp_path / "again").iterdir()}
     assert 'from_pretrained("me/player")' in hub.files["me/player"]["README.md"].decode()
@@ -277,7 +279,16 @@ def test_the_hub_tells_the_license_of_a_base_that_nobody_knows_here(data_dir: Pa
     hub = Hub(licenses={"someone/base": "mit"})
     with serving_in_a_thread(hub.app()) as address:
         done = art_command(
-            *("export", KEY, "--format", "peft", "--to", str(tmp_path / "out"), "--data-dir", str(project)),
+            *(
+                "export",
+                KEY,
+                "--format",
+                "peft",
+                "--output",
+                str(tmp_path / "out"),
+                "--data-dir",
+                str(project),
+            ),
             *("--push", "hf://me/player"),
             **hub_environment(address, tmp_path),
         )

@@ -83,13 +83,15 @@ async def test_a_log_is_exported_and_imported(tmp_path: Path) -> None:
     trajectory = art.Trajectory(messages_and_choices=[asked, answer], reward=1.0)
     await model.log([trajectory], split="val", step=2)
     calls, rows = tmp_path / "calls.jsonl", tmp_path / "rows.jsonl"
-    done = run_art("export-logs", "games/agent@2", "--to", calls, "--data-dir", tmp_path)
+    done = run_art("export-logs", "games/agent@2", "--output", calls, "--data-dir", tmp_path)
     assert done.exit_code == 0 and done.output == f"rollouts in {calls}: 1\n"
     (told,) = rows_of(calls)
     assert told["tags"]["reward"] == "1.0" and told["output"]["choices"][0]["message"] == answer
     assert run_art("import", calls, "--output", rows).exit_code == 0
     assert rows_of(rows) == [{"messages": [asked, answer]}]
-    done = run_art("export-logs", "games/agent", "--split", "train", "--to", calls, "--data-dir", tmp_path)
+    done = run_art(
+        "export-logs", "games/agent", "--split", "train", "--output", calls, "--data-dir", tmp_path
+    )
     assert done.exit_code == 2 and "val 2" in done.stderr
 
 

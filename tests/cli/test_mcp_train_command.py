@@ -69,7 +69,7 @@ def test_killed_after_a_step_it_goes_on(oracle: LlmServer, tmp_path: Path) -> No
         ),
         *("--judge", "truth", "--judge-base-url", oracle.base_url),
         *("--generator", "writer", "--generator-base-url", oracle.base_url),
-        *("--num-train", "2", "--num-test", "1", "--test-attempts", "1", "--difficulty-attempts", "0"),
+        *("--num-train", "2", "--num-test", "1", "--eval-group-size", "1", "--difficulty-rollouts", "0"),
         *(
             "--steps",
             "2",

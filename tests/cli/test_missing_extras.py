@@ -67,7 +67,7 @@ def test_an_export_names_the_extra_of_the_merge_and_of_the_push(
     checkpoint.mkdir(parents=True)
     (checkpoint / "adapter_config.json").write_text('{"base_model_name_or_path": "art/nano"}')
     (checkpoint / "adapter_model.safetensors").write_bytes(b"weights")
-    export = ["export", "player", "--data-dir", str(tmp_path), "--to", str(tmp_path / "out")]
+    export = ["export", "player", "--data-dir", str(tmp_path), "--output", str(tmp_path / "out")]
     done = CliRunner().invoke(app, export)
     assert done.exit_code == 2 and install_command("local") in done.stderr and "--format peft" in done.stderr
     assert not (tmp_path / "out").exists()

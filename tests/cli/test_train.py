@@ -18,7 +18,18 @@ from waiting import eventually
 
 COMMAND = [
     *(str(Path(sys.executable).with_name("art")), "train", "--environment", "yes-no-maybe"),
-    *("--model", "art/nano-games", "--name", "talker", "--steps", "2", "--groups", "4", "--group-size", "8"),
+    *(
+        "--base-model",
+        "art/nano-games",
+        "--name",
+        "talker",
+        "--steps",
+        "2",
+        "--groups-per-step",
+        "4",
+        "--group-size",
+        "8",
+    ),
     *("--eval-scenarios", "10", "--eval-every", "1", "--environment-option", "train=8"),
 ]
 RUN = Path(".art/environments/train/talker")
@@ -74,7 +85,7 @@ def test_a_run_that_is_killed_goes_on_by_the_same_command(
         (["--environment", "tic-tac-to"], "unknown environment 'tic-tac-to': did you mean 'tic-tac-toe'"),
         (["--environment-option", "train"], "--environment-option 'train' is not KEY=VALUE"),
         (["--environment-option", "trian=5"], "did you mean 'train'"),
-        (["--model", "art/nano-chess"], "art/nano-chess"),
+        (["--base-model", "art/nano-chess"], "art/nano-chess"),
         (["--engine", "sglang"], "sglang"),
     ],
 )
@@ -82,7 +93,7 @@ def test_a_wrong_option_is_one_line_and_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = {"--environment": "tic-tac-toe", "--model": "art/nano-games", options[0]: options[1]}
+    given = {"--environment": "tic-tac-toe", "--base-model": "art/nano-games", options[0]: options[1]}
     done = CliRunner().invoke(app, ["train", *(word for pair in given.items() for word in pair)])
     assert done.exit_code == 1 and message in done.stderr, done.output
     assert len(done.stderr.splitlines()) == 1

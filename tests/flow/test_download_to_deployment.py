@@ -181,7 +181,7 @@ def harness_scores(folder: Path, tasks: Path, url: str, key: str, name: str, tok
 
 def exported(folder: Path, format: str) -> Path:
     converter = OTHERS / "llama.cpp" / "convert_hf_to_gguf.py"
-    words = ["export", "real/sea", "--format", format, "--to", format]
+    words = ["export", "real/sea", "--format", format, "--output", format]
     words += ["--converter", str(converter)] if format == "gguf" else []
     done = subprocess.run([ART, *words], cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,7 +17,7 @@ import pytest
 from waiting import eventually
 
 ART = str(Path(sys.executable).with_name("art"))
-TINY = ["--steps", "2", "--groups", "2", "--group-size", "4", "--evaluation-games", "12"]
+TINY = ["--steps", "2", "--groups-per-step", "2", "--group-size", "4", "--eval-rollouts", "12"]
 
 pytestmark = pytest.mark.slow
 

@@ -75,6 +75,15 @@ def test_a_run_of_an_older_release_goes_on_with_its_own_rate(kind: type[RunSetti
         folder.open(now, other)
 
 
+def test_a_run_with_older_names_of_settings_goes_on(tmp_path: Path) -> None:
+    folder = JudgedRunFolder(tmp_path / "run")
+    older = {**TrainSettings().to_dict(), "test_attempts": 3, "difficulty_attempts": 1}
+    del older["eval_group_size"], older["difficulty_rollouts"]
+    folder.save_run({"settings": older})
+    again = folder.settings(TrainSettings, "art/nano-mcp", {"test_attempts": 3, "difficulty_rollouts": 1})
+    assert folder.open({}, again) and (again.eval_group_size, again.difficulty_rollouts) == (3, 1)
+
+
 def test_a_step_that_trained_nothing_says_0_and_without_a_sheet_nobody_knows() -> None:
     fates = {"data/sheet/started_rollouts": 8.0, "data/sheet/zero_advantage_rollouts": 8.0}
     assert row(1).with_result(TrainResult(1, fates), seconds=1.0).trained == 0

@@ -364,7 +364,7 @@ def test_the_table_has_every_number_once_in_the_order_of_the_chain() -> None:
 @pytest.mark.slow
 def test_a_healthy_quick_start_has_nothing(tmp_path: Path) -> None:
     art_command = str(Path(sys.executable).with_name("art"))
-    few = ["--steps", "5", "--evaluation-games", "8", "--output", str(tmp_path / "run")]
+    few = ["--steps", "5", "--eval-rollouts", "8", "--output", str(tmp_path / "run")]
     subprocess.run([art_command, "quickstart", "mail", *few], check=True, capture_output=True, cwd=tmp_path)
     found = explain(str(tmp_path / "run"))
     assert found.steps == 5 and not found.findings, found.text()

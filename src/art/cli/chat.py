@@ -47,7 +47,7 @@ def chat(
     once: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Send this text, print the answer, and end.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    system_prompt: Annotated[str | None, typer.Option(help="The system message.")] = None,
     temperature: Annotated[float | None, typer.Option(help="The sampling temperature. 0: greedy.")] = None,
     top_p: Annotated[
         float | None, typer.Option(help="Sample from the most likely tokens of this mass.")
@@ -70,7 +70,7 @@ def chat(
             raise ConfigurationError("there is no text to send: give it with --once, or on standard input")
         sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
         chosen = {name: value for name, value in sampling.items() if value is not None}
-        with conversation(model, url, data_dir, system, chosen) as talk:
+        with conversation(model, url, data_dir, system_prompt, chosen) as talk:
             if text is None:
                 converse(talk)
             else:

@@ -67,8 +67,8 @@ IdleMinutes = Annotated[
     float,
     typer.Option(min=0, help="The box goes down when nobody has used it for so long. 0: never."),
 ]
-HomePath = Annotated[Path, typer.Option(help="The folder for checkpoints and logs of the box.")]
-HOME_PATH = Path(".art")
+HomeFolder = Annotated[Path, typer.Option(help="The folder for checkpoints and logs of the box.")]
+HOME_FOLDER = Path(".art")
 Keep = Annotated[bool, typer.Option("--keep", help="Leave the box up at the end.")]
 ForceRestart = Annotated[
     bool, typer.Option("--force-restart", help="Start the server of a box that is up again.")
@@ -94,11 +94,11 @@ def launch(
     art_version: ArtVersion = None,
     env_file: EnvFile = None,
     idle_minutes: IdleMinutes = 30.0,
-    path: HomePath = HOME_PATH,
+    data_dir: HomeFolder = HOME_FOLDER,
     keep: Keep = False,
     force_restart: ForceRestart = False,
     dry_run: DryRun = False,
-    environment: SkyEnvironment = None,
+    at: SkyEnvironment = None,
 ) -> None:
     """Run a program here with a server on a box of a cloud, through SkyPilot; end the box afterwards.
 
@@ -110,8 +110,8 @@ def launch(
         env_file=env_file,
         keep=keep,
         force_restart=force_restart,
-        path=path,
-        environment=environment,
+        path=data_dir,
+        environment=at,
     )
     try:
         from art.integrations.skypilot.backend import plan_box

@@ -16,6 +16,7 @@ from art.cli.launch import launch
 from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
 from art.cli.models import models
+from art.cli.older_spellings import spelled_today
 from art.cli.resume import resume
 from art.cli.run_options import settings_verb
 from art.cli.server_groups import cluster_group, keys, runtime
@@ -29,7 +30,6 @@ VERB_ORDER = (
     "mcp",
     "autorl",
     "serve",
-    "run",
     "launch",
     "chat",
     "resume",
@@ -55,6 +55,10 @@ VERB_ORDER = (
 
 class VerbGroup(TyperGroup):
     """The group of commands, in the order of `VERB_ORDER`; others follow in the order of their definition."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns the command that words name, with the words behind it."""
+        return super().resolve_command(ctx, spelled_today(args))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Returns the names of the commands."""
@@ -130,13 +134,11 @@ QuickstartTask = Annotated[
 QuickstartModel = Annotated[
     str | None,
     typer.Option(
-        "--base-model",
-        "--model",
         help="The model: art/nano-games, art/nano-tools, art/smollm2, a folder, a hub name. "
         "Default: the task's own.",
     ),
 ]
-EvaluationGames = Annotated[
+EvalRollouts = Annotated[
     int | None, typer.Option(min=1, help="Rollouts before and after training. Default: the task's own.")
 ]
 
@@ -148,7 +150,7 @@ def quickstart(
         int, typer.Option(help="Seed of the scenarios and of the adapter's initial weights.")
     ] = 0,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps. Default: the task's own.")] = None,
-    groups: Annotated[
+    groups_per_step: Annotated[
         int | None, typer.Option(min=1, help="Scenarios per step. Default: the task's own.")
     ] = None,
     group_size: Annotated[
@@ -158,11 +160,11 @@ def quickstart(
         float | None, typer.Option(help="The learning rate. Default: the task's own.")
     ] = None,
     base_model: QuickstartModel = None,
-    evaluation_games: EvaluationGames = None,
+    eval_rollouts: EvalRollouts = None,
     output: Annotated[
         Path | None, typer.Option(help="The run's folder. Default: a new one under ./runs.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Also write the result to this file.")] = None,
+    json_file: Annotated[Path | None, typer.Option(help="Also write the result to this file.")] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Continue the run in --output, or the newest unfinished run."),
@@ -188,14 +190,14 @@ def quickstart(
         task=task or task_of(base_model),
         seed=seed,
         steps=steps,
-        groups=groups,
+        groups=groups_per_step,
         group_size=group_size,
         learning_rate=learning_rate,
         base_model=base_model,
-        evaluation_games=evaluation_games,
+        evaluation_games=eval_rollouts,
         deterministic=deterministic,
     )
-    raise typer.Exit(quickstart_command(choices, output=output, json_file=json, resume=resume))
+    raise typer.Exit(quickstart_command(choices, output=output, json_file=json_file, resume=resume))
 
 
 @app.command()
@@ -367,7 +369,7 @@ def serve(
     )
 
 
-@app.command()
+@app.command(hidden=True)
 def run(
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 7999,
@@ -387,7 +389,6 @@ settings_verb(
     app,
     "art.runs.environment_run:EnvironmentSettings",
     unset=("learning_rate",),
-    spelled={"groups_per_step": "--groups"},
 )(train)
 settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings", unset=("learning_rate",))(autorl)
 app.command()(chat)
@@ -486,7 +487,7 @@ def audit_model(
     name: Annotated[str, typer.Argument(help="The model: art/nano-games, a folder or a hub name.")],
     device: Annotated[str, typer.Option(help="The device: auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="The precision: auto, float32 or bfloat16.")] = "auto",
-    json: Annotated[Path | None, typer.Option(help="Also write the verdicts to this file.")] = None,
+    json_file: Annotated[Path | None, typer.Option(help="Also write the verdicts to this file.")] = None,
 ) -> None:
     """Check whether a model can be trained: chat format, LoRA targets, packing, parity, checkpoints.
 
@@ -496,7 +497,7 @@ def audit_model(
     _require_extra("local", "art audit-model")
     from art.cli.audit import audit_model as audit
 
-    raise typer.Exit(audit(name, device=device, dtype=dtype, json_file=json))
+    raise typer.Exit(audit(name, device=device, dtype=dtype, json_file=json_file))
 
 
 @app.command()

@@ -178,7 +178,7 @@ def train(
     budget_tokens: BudgetTokens = None,
     budget_usd: BudgetUsd = None,
     data_dir: DataDir = DATA_DIR,
-    json: JsonFile = None,
+    json_file: JsonFile = None,
     **settings: Any,
 ) -> None:
     """Train a model to use a server's tools, without labels, and compare it before and after.
@@ -197,7 +197,7 @@ def train(
         "checks": judge_checks(data_dir / project / "mcp" / name) if check_judge else None,
     }
     limits = {"calls": budget_calls, "tokens": budget_tokens, "usd": budget_usd}
-    raise typer.Exit(train_run(place, keywords, limits, scenarios, json))
+    raise typer.Exit(train_run(place, keywords, limits, scenarios, json_file))
 
 
 EVERYTHING = "*"

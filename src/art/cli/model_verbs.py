@@ -68,7 +68,7 @@ Public = Annotated[
 
 def export(
     model: Annotated[str, typer.Argument(help="The model: PROJECT/NAME or PROJECT/NAME@STEP.")],
-    to: Annotated[Path, typer.Option(help="The folder to write. It must be new or empty.")],
+    output: Annotated[Path, typer.Option(help="The folder to write. It must be new or empty.")],
     format: Format = "merged",
     best: Best = None,
     data_dir: DataDir = Path(".art"),
@@ -95,7 +95,7 @@ def export(
     with readable_errors(), Console(stderr=True).status(f"exporting {model}"):
         done = export_model(
             model,
-            to,
+            output,
             format=cast(Any, format),
             best=best,
             data_dir=data_dir,
@@ -142,7 +142,7 @@ EnvironmentOption = Annotated[
         help="An option of the environment, with VALUE as JSON or text. May be repeated.",
     ),
 ]
-Each = Annotated[int, typer.Option("--n", min=1, help="Rollouts of each scenario.")]
+Each = Annotated[int, typer.Option(min=1, help="Rollouts of each scenario.")]
 Success = Annotated[
     float, typer.Option(help="The reward from which a rollout counts as a success, for pass@k.")
 ]
@@ -159,8 +159,8 @@ def evaluate(
     environment_option: EnvironmentOption = None,
     rollout: RolloutOption = None,
     scenarios: Scenarios = None,
-    rollouts: Rollouts = None,
-    n: Each = 1,
+    eval_rollouts: Rollouts = None,
+    eval_group_size: Each = 1,
     success: Success = 1.0,
     against: Against = None,
     sampling: Annotated[str, typer.Option(help="sampled, greedy or both.")] = "sampled",
@@ -185,8 +185,8 @@ def evaluate(
         environment_options=environment_option or (),
         rollout=rollout,
         scenarios=scenarios,
-        rollouts=rollouts,
-        each=n,
+        rollouts=eval_rollouts,
+        each=eval_group_size,
         success=success,
         against=against,
         sampling=sampling,
@@ -335,7 +335,7 @@ def import_logs(
 
 def export_logs(
     model: Annotated[str, typer.Argument(help="The model: PROJECT/NAME or PROJECT/NAME@STEP.")],
-    to: Annotated[Path, typer.Option(help="The file to write: JSON lines. One that exists is replaced.")],
+    output: Annotated[Path, typer.Option(help="The file to write: JSON lines. One that exists is replaced.")],
     format: Annotated[
         str, typer.Option(help="openpipe: requests with responses. otlp: OpenTelemetry spans.")
     ] = "openpipe",
@@ -345,11 +345,12 @@ def export_logs(
     """Write logged rollouts as a request log, for other programs and for `art import`.
 
     Without @STEP it takes all steps. Tags have the reward, the step and the fate of each rollout.
-    `art export-logs games/player --to calls.jsonl` writes every completion of the model's log, and
-    `art export-logs games/player@7 --split val --format otlp --to spans.jsonl` the spans of one evaluation.
+    `art export-logs games/player --output calls.jsonl` writes every completion of the model's log, and
+    `art export-logs games/player@7 --split val --format otlp --output spans.jsonl` the spans of one
+    evaluation.
     """
     from art.client.request_logs import write_log
 
     with readable_errors():
-        rollouts = write_log(model, to, format=format, split=split, data_dir=data_dir)
-    typer.echo(f"rollouts in {to}: {rollouts}")
+        rollouts = write_log(model, output, format=format, split=split, data_dir=data_dir)
+    typer.echo(f"rollouts in {output}: {rollouts}")

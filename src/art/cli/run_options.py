@@ -7,10 +7,9 @@ import inspect
 import json
 import shlex
 import sys
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -64,21 +63,19 @@ def settings_verb(
     only: Collection[str] = (),
     leave_out: Collection[str] = (),
     unset: Collection[str] = (),
-    spelled: Mapping[str, str] = MappingProxyType({}),
     **command: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator that makes a verb of a function whose `**settings` are the fields of a settings model.
 
     Each field is an option: its type, bounds and default are the model's, its help is the text below the
     field. model: `module:class`, imported when the verb is run or asked for help: `art --help` needs none.
-    unset: fields that are None unless given, since the run chooses them. spelled: another option for a
-    field, beside that of its name. command: what `app.command` takes.
+    unset: fields that are None unless given, since the run chooses them. command: what `app.command` takes.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.cache
         def full_command() -> TyperCommand:
-            fields = _setting_parameters(model, only, leave_out, unset, spelled)
+            fields = _setting_parameters(model, only, leave_out, unset)
             one = typer.Typer(add_completion=False)
             one.command(**command)(_with_parameters(function, fields))
             made = typer.main.get_command(one)
@@ -106,7 +103,6 @@ def _setting_parameters(
     only: Collection[str],
     leave_out: Collection[str],
     unset: Collection[str],
-    spelled: Mapping[str, str],
 ) -> list[inspect.Parameter]:
     from art.client.declared_options import declared_options, field_docstrings
 
@@ -119,7 +115,6 @@ def _setting_parameters(
         free = field in unset
         option = typer.Option(
             None if free else declared.default,
-            *((spelled[field], f"--{field.replace('_', '-')}") if field in spelled else ()),
             min=declared.keyword.least,
             max=declared.keyword.most,
             help=texts.get(field),

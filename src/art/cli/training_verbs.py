@@ -39,9 +39,6 @@ Environment = Annotated[
         metavar="NAME", help="An environment by name: tic-tac-toe, reasoning-gym:letter_counting, ..."
     ),
 ]
-TrainedModel = Annotated[
-    str, typer.Option("--model", help="The model to train: a hub name, a folder, a built-in one.")
-]
 TrainedName = Annotated[
     str | None,
     typer.Option(
@@ -49,30 +46,31 @@ TrainedName = Annotated[
     ),
 ]
 Engine = Annotated[str, typer.Option(help="The engine: builtin or vllm (run `art runtime install` first).")]
-Folder = Annotated[Path, typer.Option("--path", "--data-dir", help="The folder of runs and models.")]
 
 
 def train(
     environment: Environment,
-    model: TrainedModel,
+    base_model: BaseModel,
     environment_option: EnvironmentOption = None,
     name: TrainedName = None,
     project: Project = "environments",
     engine: Engine = "builtin",
-    path: Folder = DATA_DIR,
-    json: JsonFile = None,
+    data_dir: DataDir = DATA_DIR,
+    json_file: JsonFile = None,
     **settings: Any,
 ) -> None:
     """Train a model on an environment by name, and compare it before and after on validation scenarios.
 
     To resume after a stop or a kill, repeat the command. With a higher --steps, a finished run continues.
 
-    `art train --environment tic-tac-toe --model art/nano-games` trains on a built-in task.
-    `art train --environment reasoning-gym:letter_counting --environment-option max_words=4 --model Qwen/...`
-    trains on a dataset of reasoning-gym.
+    `art train --environment tic-tac-toe --base-model art/nano-games` trains on a built-in task.
+    `art train --environment reasoning-gym:letter_counting --environment-option max_words=4
+    --base-model Qwen/...` trains on a dataset of reasoning-gym.
     """
-    keywords = {**settings, "name": name, "project": project, "path": path}
-    raise typer.Exit(train_run(environment, model, keywords, environment_option or (), engine, json))
+    keywords = {**settings, "name": name, "project": project, "path": data_dir}
+    raise typer.Exit(
+        train_run(environment, base_model, keywords, environment_option or (), engine, json_file)
+    )
 
 
 def train_run(
@@ -152,7 +150,7 @@ def autorl(
     budget_usd: BudgetUsd = None,
     data_dir: DataDir = DATA_DIR,
     prepare_only: PrepareOnly = False,
-    json: JsonFile = None,
+    json_file: JsonFile = None,
     **settings: Any,
 ) -> None:
     """Train a model from the description of a task, without data or labels, and compare it before and after.
@@ -171,7 +169,7 @@ def autorl(
         **{"system_prompt": system_prompt, "rubric": rubric},
     }
     limits = {"calls": budget_calls, "tokens": budget_tokens, "usd": budget_usd}
-    raise typer.Exit(autorl_run(task, keywords, limits, inputs, json, prepare_only=prepare_only))
+    raise typer.Exit(autorl_run(task, keywords, limits, inputs, json_file, prepare_only=prepare_only))
 
 
 JUDGING = ("judge", "judge_params", "referee")

@@ -268,7 +268,7 @@ def find_converter(given: str | Path | None, model: NamedModel, step: int) -> li
         raise ConfigurationError(
             f"GGUF files are made by llama.cpp's converter, which {what} and which no package that ART needs "
             "brings. In a clone of https://github.com/ggml-org/llama.cpp, run:\n"
-            f"  art export {model.key}@{step} --data-dir {model.files.path.parents[2]} --to merged\n"
+            f"  art export {model.key}@{step} --data-dir {model.files.path.parents[2]} --output merged\n"
             f"  python convert_hf_to_gguf.py merged --outfile {model.name}.gguf\n"
             "or give its path with --converter."
         )

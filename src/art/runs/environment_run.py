@@ -65,7 +65,7 @@ class EnvironmentSettings(RunSettings):
     """Concurrent rollouts."""
     eval_scenarios: Count = 100
     """Validation scenarios, for the comparison of before and after."""
-    test_attempts: Count = 1
+    eval_group_size: Count = 1
     """Rollouts of each validation scenario, with the same seeds each time."""
     eval_every: Annotated[int, Keyword(least=0)] = 0
     """Steps between further evaluations during training. 0: only before and after."""

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from art.backend import Keyword
@@ -42,6 +43,10 @@ class RunSettings(ABC):
 
     ENTRY: ClassVar[str]
     """The function that takes them, for error messages."""
+    OLDER: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"test_attempts": "eval_group_size", "difficulty_attempts": "difficulty_rollouts"}
+    )
+    """Older names of settings, which programs and saved runs have."""
     MAY_CHANGE: ClassVar[frozenset[str]] = frozenset({"steps", "epochs", "concurrency", "max_failed"})
     """On resuming; whatever else differs would make another run of it."""
 
@@ -61,7 +66,7 @@ class RunSettings(ABC):
     """The most tokens of one completion."""
     temperature: Annotated[float, Keyword(least=0)] = 1.0
     """Sampling temperature of rollouts."""
-    test_attempts: Count = 2
+    eval_group_size: Count = 2
     """Rollouts of each test task, before and after, with the same seeds."""
     concurrency: Count = 16
     """Concurrent rollouts."""
@@ -82,6 +87,7 @@ class RunSettings(ABC):
         ones.
         """
         known = [field.name for field in fields(cls)]
+        options = {cls.OLDER.get(name, name): value for name, value in options.items()}
         for name in options:
             if name not in known:
                 hint = did_you_mean(name, known)

@@ -119,9 +119,8 @@ def resumed_settings(
     for name in ("groups", "group_size", "learning_rate", "base_model"):
         chosen, was = getattr(choices, name), getattr(saved, name)
         if chosen is not None and chosen != was:
-            raise ConfigurationError(
-                f"The run to resume has --{name.replace('_', '-')} {was}, not {chosen}. Leave it out."
-            )
+            option = {"groups": "groups_per_step"}.get(name, name).replace("_", "-")
+            raise ConfigurationError(f"The run to resume has --{option} {was}, not {chosen}. Leave it out.")
     steps = choices.steps or saved.steps
     legs = saved.legs if steps == saved.steps else legs_to(steps, saved.schedule, done=done)
     return replace(saved, steps=steps, legs=legs)

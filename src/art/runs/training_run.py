@@ -239,7 +239,7 @@ class TrainingRun(Generic[Task]):
                 f"{model.project}/{model.name} has been trained already, but {str(self.folder.path)!r} has "
                 "no rollouts of before: give this run another name"
             )
-        size = self.rollouts.limits.test_attempts
+        size = self.rollouts.limits.eval_group_size
         groups = await self.rollouts.groups(self.test, size, what=f"evaluating step {step}", seeded=True)
         if self.judge is None:
             await EvaluationLog(model).add(step, groups)
@@ -333,7 +333,7 @@ class TrainingRun(Generic[Task]):
                 [self.rollouts.text_of(task) for task in self.test],
                 self.folder.evaluation(0) or [],
                 self.folder.evaluation(step) or [],
-                per_task=self.rollouts.limits.test_attempts,
+                per_task=self.rollouts.limits.eval_group_size,
                 judge=referee,
                 rewarded=rewarded,
                 figures=self.rollouts.figures_of,

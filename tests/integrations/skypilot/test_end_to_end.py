@@ -173,7 +173,7 @@ async def test_a_broken_tunnel_is_opened_again_a_restart_has_its_own_key_and_a_s
 
 def launch_command(environment: Path, home: Path, name: str, *options: str) -> list[str]:
     command = [str(Path(sys.executable).with_name("art")), "launch", name, "--resource", "cpus=1+"]
-    place = ["--environment", str(environment), "--path", str(home), "--art-version", VERSION]
+    place = ["--at", str(environment), "--data-dir", str(home), "--art-version", VERSION]
     return [*command, *place, *options, "--", sys.executable, str(PROGRAM)]
 
 

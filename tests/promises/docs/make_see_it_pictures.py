@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = arguments[0] if arguments else folder
         if not arguments:
-            run = [ART, "quickstart", "mail", "--steps", "12", "--evaluation-games", "100", "--output"]
+            run = [ART, "quickstart", "mail", "--steps", "12", "--eval-rollouts", "100", "--output"]
             subprocess.run([*run, f"{folder}/mail"], check=True)
         with subprocess.Popen([ART, "ui", root], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None

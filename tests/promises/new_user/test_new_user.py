@@ -108,7 +108,7 @@ def test_from_the_wheel_to_a_trained_model(user: NewUser) -> None:
     model = "my-agent/agent-001"
     assert "agent-001" in user.type("art models list", at=agent)
     assert "reward" in user.type(f"art show {model}@2 0 0", at=agent)
-    user.type(f"art export {model} --to whole", at=agent)
+    user.type(f"art export {model} --output whole", at=agent)
     load = "from transformers import AutoModelForCausalLM as M; M.from_pretrained('whole')"
     user.type(f'python -c "{load}"', at=agent)
     assert user.type(f"art chat {model} --once 'yes, no or maybe?'", at=agent).strip()

@@ -33,8 +33,8 @@ from art.runs.training_run import model_to_train
 
 MODEL = "art/nano-mcp"
 SMALL = {
-    **{"num_train": 4, "num_test": 2, "groups_per_step": 2, "group_size": 4, "test_attempts": 1},
-    **{"difficulty_attempts": 1, "max_turns": 6, "max_tokens": 48, "learning_rate": 1e-3},
+    **{"num_train": 4, "num_test": 2, "groups_per_step": 2, "group_size": 4, "eval_group_size": 1},
+    **{"difficulty_rollouts": 1, "max_turns": 6, "max_tokens": 48, "learning_rate": 1e-3},
     **{"system_prompt": SYSTEM_PROMPT},
 }
 
@@ -111,7 +111,7 @@ async def runs(oracle: LlmServer, backend: art.LocalBackend, tmp_path: Path) -> 
     assert further.comparison.before.figures["num_turns"] == both.before.figures["num_turns"]
 
     # As its own judge the model has its adapter off. (The nano model has no room for what a judge is told.)
-    alone = await run("alone", judge="base", judge_params=None, steps=1, difficulty_attempts=0)
+    alone = await run("alone", judge="base", judge_params=None, steps=1, difficulty_rollouts=0)
     assert alone.steps[0].unscored == 8 and alone.costs["judge"]["failures"] > 0
     await the_adapter_is_off(model_to_train(tmp_path, "weather", "mcp", MODEL), backend)
 
@@ -166,7 +166,7 @@ def test_settings_act_or_are_refused() -> None:
         ConfigurationError, match=r"groupsize=3 is no option.*did you mean 'group_size'.*known: "
     ):
         TrainSettings.from_options({"groupsize": 3})
-    for name, value in (("group_size", 1), ("num_test", 0), ("max_turns", 0), ("difficulty_attempts", -1)):
+    for name, value in (("group_size", 1), ("num_test", 0), ("max_turns", 0), ("difficulty_rollouts", -1)):
         with pytest.raises(ConfigurationError, match=f"{name}={value} must be at least"):
             TrainSettings.from_options({name: value})
     with pytest.raises(ConfigurationError, match="give a list of tools, or True"):
@@ -186,7 +186,7 @@ def test_settings_act_or_are_refused() -> None:
 
 
 def test_many_starts_of_a_command_are_told_of() -> None:
-    many = TrainSettings(steps=50, groups_per_step=16, group_size=8, num_test=64, test_attempts=8)
+    many = TrainSettings(steps=50, groups_per_step=16, group_size=8, num_test=64, eval_group_size=8)
     command = parse_server("serve")
     said = server_start_hint(command, many, 0.8)
     assert said is not None and "each of some 7456 rollouts starts the server, which took 0.8 s" in said

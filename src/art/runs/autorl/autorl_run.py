@@ -90,7 +90,7 @@ class AutoRLSettings(TaskSettings):
     """Passes over the training inputs."""
     max_tokens: Annotated[int | None, Keyword(least=1)] = 1024
     """The most tokens of one answer."""
-    test_attempts: Count = 4
+    eval_group_size: Count = 4
     """Rollouts of each test input, before and after, with the same seeds."""
     timeout: AboveZero = TIMEOUT_S
     """Seconds an answer may take."""

@@ -281,7 +281,7 @@ class McpRun:
         return report
 
     async def _measure_difficulty(self, rollouts: ScenarioRollouts, made: ScenarioSet) -> ScenarioSet:
-        size = self._settings.difficulty_attempts
+        size = self._settings.difficulty_rollouts
         unknown = [one for one in made.train if one.pass_rate is None]
         if not size or not unknown or await rollouts.model.get_step():
             return made
@@ -311,7 +311,7 @@ def server_start_hint(server: Server, chosen: TrainSettings, seconds: float) -> 
     start.
     """
     rollouts = chosen.total_steps(chosen.num_train) * chosen.groups_per_step * chosen.group_size
-    rollouts += chosen.num_train * chosen.difficulty_attempts + 2 * chosen.num_test * chosen.test_attempts
+    rollouts += chosen.num_train * chosen.difficulty_rollouts + 2 * chosen.num_test * chosen.eval_group_size
     if not isinstance(server, StdioServer) or rollouts * seconds < LONG_STARTS_S:
         return None
     return (

@@ -40,7 +40,7 @@ class TrainSettings(TaskSettings):
     """Additional instructions for the generator."""
     similarity: Share = SIMILARITY
     """Similarity (0 to 1) from which two scenarios count as the same."""
-    difficulty_attempts: Annotated[int, Keyword(least=0)] = 2
+    difficulty_rollouts: Annotated[int, Keyword(least=0)] = 2
     """Rollouts of the base model per training scenario, to measure its difficulty. 0: not measured."""
     rubric: Annotated[str | None, Keyword(takes="a text")] = None
     """Criteria of a good rollout, for a judge given by name. Default: RULER's own."""
