@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from art.cli.chat import chat
+from art.cli.config_file import ConfigFile
 from art.cli.launch import launch
 from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
@@ -146,6 +147,7 @@ EvalRollouts = Annotated[
 @app.command()
 def quickstart(
     task: QuickstartTask = None,
+    config: ConfigFile = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the scenarios and of the adapter's initial weights.")
     ] = 0,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from art.cli.config_file import ConfigFile
 from art.cli.run_options import (
     DATA_DIR,
     BaseModel,
@@ -160,6 +161,7 @@ def generate(
 def train(
     server: ServerWords,
     base_model: BaseModel,
+    config: ConfigFile = None,
     name: Name = "mcp-agent",
     project: Project = "mcp",
     judge: Judge = JUDGE,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from art.cli.config_file import ConfigFile
 from art.cli.model_verbs import EnvironmentOption
 from art.cli.run_options import (
     DATA_DIR,
@@ -51,6 +52,7 @@ Engine = Annotated[str, typer.Option(help="The engine: builtin or vllm (run `art
 def train(
     environment: Environment,
     base_model: BaseModel,
+    config: ConfigFile = None,
     environment_option: EnvironmentOption = None,
     name: TrainedName = None,
     project: Project = "environments",
@@ -135,6 +137,7 @@ PrepareOnly = Annotated[
 def autorl(
     task: Task,
     base_model: BaseModel,
+    config: ConfigFile = None,
     name: Name = "autorl",
     project: Project = "autorl",
     judge: Judge = JUDGE,

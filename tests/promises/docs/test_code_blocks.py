@@ -3,7 +3,7 @@
 - `python` blocks of a page run in order, in one process, in an empty folder; `await` at top level works.
 - a `python` block that ends with `if __name__ == "__main__":` is a program and runs by itself.
 - `bash` blocks run line by line in an empty folder (`make` targets are checked to exist, not run).
-- other blocks (`text`, `json`, indented figures) are not programs.
+- other blocks (`text`, `json`, `yaml`, indented figures) are not programs.
 A block that is the start of a file under examples/ must equal it, and that file has a test of its own.
 """
 
@@ -25,7 +25,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.M | re.S)
 PROGRAMS = {"python", "bash"}
 MAIN = '\nif __name__ == "__main__":\n'
-PROSE = {"text", "json", "", "toml"}
+PROSE = {"text", "json", "", "toml", "yaml"}
 
 
 def blocks(page: Path, language: str) -> list[str]:
