@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import art
-from art.local import LocalBackend
 
 SECRET = ("maybe", "no")  # never shown to the model: only the reward depends on it
 QUESTIONS = ("respond with yes, no or maybe", "respond with maybe, yes or no")
@@ -27,17 +26,17 @@ async def rollout(model: art.TrainableModel) -> art.Trajectory:
     return trajectory
 
 
-async def main(steps: int = 10, groups: int = 4, group_size: int = 16) -> None:
+async def main(steps: int = 10, scenarios: int = 4, group_size: int = 16) -> None:
     model = art.TrainableModel(name="agent-001", project="door", base_model="art/nano")
-    async with LocalBackend() as backend:
+    async with art.LocalBackend() as backend:
         await model.register(backend)  # continues at the newest step, if there is one
-        for _ in range(await model.get_step(), steps):
-            batch = await art.gather_trajectory_groups(
-                art.TrajectoryGroup(rollout(model) for _ in range(group_size)) for _ in range(groups)
+        for step in range(await model.get_step(), steps):
+            groups = await art.gather_trajectory_groups(
+                art.TrajectoryGroup(rollout(model) for _ in range(group_size)) for _ in range(scenarios)
             )
-            result = await model.train(batch, config=art.TrainConfig(learning_rate=2e-3))
-            rewards = [trajectory.reward for group in batch for trajectory in group]
-            print(f"step {result.step}: mean reward {sum(rewards) / len(rewards):.2f}")
+            await model.train(groups, config=art.TrainConfig(learning_rate=2e-3))
+            rewards = [trajectory.reward for group in groups for trajectory in group]
+            print(f"step {step + 1}: mean reward {sum(rewards) / len(rewards):.2f}")
 
 
 if __name__ == "__main__":

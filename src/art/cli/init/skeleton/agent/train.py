@@ -8,7 +8,6 @@ from rollout import rollout
 from scenarios import TEST, TRAIN
 
 import art
-from art.local import LocalBackend
 from art.utils import iterate_dataset
 
 
@@ -24,7 +23,7 @@ async def evaluate(model: art.TrainableModel) -> None:
 
 async def main(options: argparse.Namespace) -> None:
     model = art.TrainableModel(name=options.name, project="__PROJECT__", base_model=options.base_model)
-    async with LocalBackend() as backend:
+    async with art.LocalBackend() as backend:
         await model.register(backend)
         first = await model.get_step()  # a stopped run goes on here
         await evaluate(model)
@@ -39,7 +38,7 @@ async def main(options: argparse.Namespace) -> None:
                 pbar_desc=f"step {batch.step + 1}",
                 max_exceptions=0.1,
             )
-            result = await model.train(groups, learning_rate=options.learning_rate)
+            result = await model.train(groups, config=art.TrainConfig(learning_rate=options.learning_rate))
             await model.delete_checkpoints()  # all but the newest and the best on the test scenarios
             if result.step % 10 == 0 or result.step == options.steps:
                 await evaluate(model)
