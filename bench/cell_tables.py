@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from art.runs.comparison import Estimate
-from bench.cells import MODEL, RECORDS, Cell, Record, read_records, run_missing
+from bench.cells import MODEL, RECORDS, Cell, Record, estimate_of, read_records, run_missing
 from bench.marked_pages import replace_between_marks, said
 from bench.rows import Row, write_rows
 
@@ -32,9 +32,7 @@ def score_of(records: Sequence[Record]) -> Estimate:
     the same, so each counts once.
     """
     columns = zip(*(one.measured.last.scores for one in records), strict=True)
-    estimate = Estimate.from_scores([fmean(column) for column in columns])
-    assert estimate is not None
-    return estimate
+    return estimate_of([fmean(column) for column in columns])
 
 
 def mean_at(records: Sequence[Record], place: int) -> str:

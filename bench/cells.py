@@ -5,12 +5,14 @@
 
 A cell that has a record is not run again, so a bench that was stopped or killed goes on at the cell that was
 under way. A record is a line of JSON: the cell, what was measured, when, on which machine, at which revision.
-The methods are in `bench.methods`; `bench.league`, `bench.sweep` and `bench.skills` are lists of cells.
+The methods are in `bench.methods`; `bench.league`, `bench.sweep`, `bench.skills` and `bench.examples` are
+lists of cells.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from art.process.files import write_whole
+from art.runs.comparison import Estimate
 from bench.rows import machine
 
 RECORDS = Path(__file__).parent / "records"
@@ -126,6 +129,16 @@ def append_record(path: Path, record: Record) -> None:
     """Adds a line. The file is replaced as a whole: a kill leaves the old or the new one."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     write_whole(path, f"{text}{record.to_line()}\n")
+
+
+def estimate_of(scores: Sequence[float]) -> Estimate:
+    """Returns the mean of scores with its interval, inside what a score can be: at least 0 where none is
+    below it, and at most 1 where none is above.
+    """
+    lowest, highest = (0.0 if min(scores) >= 0 else -math.inf), (1.0 if max(scores) <= 1 else math.inf)
+    estimate = Estimate.from_values(scores, within=(lowest, highest))
+    assert estimate is not None
+    return estimate
 
 
 def revision() -> str:

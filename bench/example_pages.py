@@ -1,4 +1,4 @@
-"""The charts and tables of the examples, made of `examples/*/results.json`.
+"""The charts and tables of the examples, made of the records of their cells.
 
 Each folder gets `chart.svg` and, between the marks of its README, a table. docs/get-started/examples.md gets
 a line for each run, README.md a line for each folder, docs/assets/curves.svg a panel.
@@ -7,16 +7,20 @@ a line for each run, README.md a line for each folder, docs/assets/curves.svg a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from art.runs.comparison import Estimate
-from bench.cell_tables import share, skill_table
-from bench.examples import PLAIN, ROOT, Example, Measured, all_examples, read_results, read_skills
+from bench.cell_tables import measured_where, share
+from bench.cells import Point, Record, estimate_of
+from bench.examples import PLAIN, ROOT, Example, all_examples, read_example_records, ways_of
 from bench.marked_pages import replace_between_marks, said
 from bench.rows import Row
 
@@ -26,6 +30,17 @@ if TYPE_CHECKING:
 ALL_CURVES = ROOT / "docs" / "assets" / "curves.svg"
 README = ROOT / "README.md"
 TABLE = ROOT / "docs" / "get-started" / "examples.md"
+BEST = "best of 8"
+"""With scores of 0 and 1 it is pass@8."""
+LABELS = MappingProxyType(
+    {
+        "base": "base",
+        "prompt": "base, best of three prompts",
+        "sft": "SFT alone",
+        "replies": "SFT, then a teacher's replies",
+        "rejection": "rejection sampling",
+    }
+)
 BLUE, GREY, PALE = "#0969da", "#7d8590", "#9ec5f4"
 STYLE = {
     "svg.fonttype": "none",
@@ -42,169 +57,228 @@ STYLE = {
 """Readable on a light and on a dark page: the background is left out."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """An example and what was measured of it."""
+
+    example: Example
+    ways: Mapping[str, Sequence[Record]]
+    """By method."""
+    players: Mapping[str, float]
+    """The scripted players, and their scores."""
+
+    @classmethod
+    def read(cls, example: Example) -> Self | None:
+        """Returns None where the program was never run to its end."""
+        ways = ways_of(example, read_example_records(example.folder.name))
+        if "grpo" not in ways:
+            return None
+        return cls(example=example, ways=ways, players=example.reference_scores())
+
+    def label(self, method: str) -> str:
+        return LABELS.get(method, self.example.last)
+
+    def estimate(self, method: str) -> Estimate | None:
+        """Returns the mean over the seeds, with an interval over them; of one seed over its scenarios."""
+        last = [one.measured.last for one in self.ways.get(method, ())]
+        if len(last) == 1:
+            return Estimate(mean=last[0].mean, low=last[0].low, high=last[0].high, count=1)
+        return estimate_of([one.mean for one in last]) if last else None
+
+    def mean(self, method: str, name: str) -> float | None:
+        """Returns `greedy` or `pass_at_8`, the mean over the seeds; None where it was not measured."""
+        found = [getattr(one.measured, name) for one in self.ways.get(method, ())]
+        known = [one for one in found if one is not None]
+        return fmean(known) if known else None
+
+    def tokens(self, method: str) -> str:
+        """Returns how many tokens training sampled, where that was counted."""
+        count = fmean(one.measured.last.tokens for one in self.ways[method])
+        return f"{count:,.0f}" if count else ""
+
+    @property
+    def simple_player(self) -> str:
+        """The best of the scripted players that do not know the solution, with its score."""
+        known = {name: score for name, score in self.players.items() if not name.startswith("perfect")}
+        best = max(known, key=lambda name: known[name], default="")
+        return f"{best} {known[best]:.2f}" if best else ""
+
+    @property
+    def curves(self) -> list[list[Point]]:
+        """The points of each seed's run, from the model as it is."""
+        begin = [one.measured.last for one in self.ways.get("base", ())][:1]
+        runs = [one.measured.points for one in self.ways["grpo"]]
+        return [[*([] if run[0].step == 0 else begin), *run] for run in runs]
+
+
 def write_pages(examples: Sequence[Example]) -> list[Row]:
     """Writes the pages of the examples, the table of all, and returns a row for each that was measured."""
-    rows: list[Row] = []
+    everything, chosen = all_examples(), {one.name for one in examples}
+    found = [one for example in everything if (one := Shown.read(example))]
     with mpl.rc_context(STYLE):
-        for folder, group in groupby(examples, key=lambda example: example.folder):
-            results, asked = read_results(folder), {one.variant for one in group}
-            # The page has all variants of its folder, also those that were measured before.
-            shown = {one: results[one.variant] for one in Example.read(folder) if one.variant in results}
-            parts = []
-            if shown:
+        for folder, group in groupby(found, key=lambda one: one.example.folder):
+            shown = list(group)
+            if chosen & {one.example.name for one in shown}:
                 draw_chart(shown, folder / "chart.svg")
-                parts.append(f"![The chart](chart.svg)\n\n{readme_table(shown)}")
-            if records := read_skills(folder.name):
-                parts.append(skill_table(records))
-            if parts:
-                replace_between_marks(folder / "README.md", "\n".join(parts))
-            rows += [row_of(example, one) for example, one in shown.items() if example.variant in asked]
-        everything = {
-            example: results[example.variant]
-            for example in all_examples()
-            if example.variant in (results := read_results(example.folder))
-        }
-        draw_all_curves(
-            {example: one for example, one in everything.items() if example.variant == PLAIN}, ALL_CURVES
-        )
-    replace_between_marks(TABLE, docs_table(everything))
-    replace_between_marks(README, front_table(all_examples(), everything))
-    return rows
+                tables = "\n".join(map(readme_table, shown))
+                replace_between_marks(folder / "README.md", f"![The chart](chart.svg)\n\n{tables}")
+        draw_all_curves([one for one in found if one.example.variant == PLAIN], ALL_CURVES)
+    replace_between_marks(TABLE, docs_table(found))
+    replace_between_marks(README, front_table(everything, found))
+    return [row_of(one) for one in found if one.example.name in chosen]
 
 
-def row_of(example: Example, measured: Measured) -> Row:
+def row_of(one: Shown) -> Row:
     """The score after training against the goal; beside it, as the peer, the score before."""
-    first, last = measured.first(), measured.last()
-    assert first is not None and last is not None
+    last, base = one.estimate("grpo"), one.estimate("base")
+    assert last is not None
+    before = "" if base is None else f", before {base.mean:g}"
     return Row(
-        name=example.name,
-        ours=last.mean,
-        unit=f"{example.metric}, before {first.mean:g}",
-        goal=example.goal,
-        at_most=example.lower_is_better,
+        name=one.example.name, ours=last.mean, unit=f"{one.example.metric}{before}", goal=one.example.goal
     )
 
 
-def readme_table(shown: Mapping[Example, Measured]) -> str:
-    """A table for each variant: the stages or the ends, the scripted players, the seeds."""
-    parts = []
-    for example, measured in shown.items():
-        call = " ".join((example.program.name, *example.arguments) if example.file else example.arguments)
-        heading = "" if example.variant == PLAIN else f"`{call}`:\n\n"
-        stages = measured.stages() or {"before": measured.first(), "after": measured.last()}
-        lines = [f"| | {example.metric}, mean of {len(measured.runs)} seeds (95 % interval) |", "|---|---|"]
-        lines += [f"| {name} | {said(one)} |" for name, one in stages.items()]
-        lines += [f"| {name} | {score:.2f} |" for name, score in measured.references.items()]
-        rollouts = measured.runs[0].last.rollouts
-        errors = min(run.gain_in_errors for run in measured.runs)
-        note = (
-            f"Each evaluation has {rollouts} rollouts of held-out scenarios. In each run the change is at "
-            f"least {errors:.1f} standard errors of the difference. {measured.machine}."
-        )
-        parts.append(f"{heading}{chr(10).join(lines)}\n\n{note}\n")
-    return "\n".join(parts)
+def readme_table(one: Shown) -> str:
+    """The ways and the scripted players, what is not there and why, and where it was measured."""
+    example = one.example
+    call = " ".join((example.program.name, *example.arguments) if example.file else example.arguments)
+    lines = [] if example.variant == PLAIN else [f"`{call}`:", ""]
+    lines += [
+        f"| | {example.metric}, sampled (95 % interval) | greedy | {BEST} | seeds | tokens to learn |",
+        "|---|---|---|---|---|---|",
+    ]
+    for method, records in one.ways.items():
+        told = [
+            one.label(method),
+            said(one.estimate(method)),
+            share(one.mean(method, "greedy")),
+            share(one.mean(method, "pass_at_8")),
+            str(len(records)),
+            one.tokens(method),
+        ]
+        lines.append(f"| {' | '.join(told)} |")
+    lines += [f"| {name} | {score:.2f} | | | | |" for name, score in one.players.items()]
+    lines += ["", *explained(one), measured_where([one for some in one.ways.values() for one in some]), ""]
+    return "\n".join(lines)
 
 
-def ends(measured: Measured | None) -> list[Estimate | None]:
-    """Returns the scores of the base, after fine-tuning where the program begins with it, and at the end."""
-    if measured is None:
-        return [None, None, None]
-    between = list(measured.stages().values())[1:-1]
-    return [measured.first(), between[-1] if between else None, measured.last()]
+def explained(one: Shown) -> list[str]:
+    """Says what the table lacks: by its nature, or because it was not measured yet."""
+    example = one.example
+    lines = [f"Not there: `{name}`. {reason}" for name, reason in example.without.items()]
+    if not example.stages:
+        lines.append("The program has no supervised step.")
+    missing = [
+        one.label(way) for way in example.methods if way not in one.ways and way not in example.without
+    ]
+    if one.mean("grpo", "greedy") is None and "greedy" not in example.without:
+        missing.append("greedy decoding")
+    if missing:
+        lines.append(f"Not measured yet: {', '.join(missing)}.")
+    return [part for line in lines for part in (line, "")]
 
 
-def simple_player(measured: Measured | None) -> str:
-    """Returns the best of the scripted players that do not know the solution, with its score."""
-    players = {} if measured is None else measured.references
-    known = {name: score for name, score in players.items() if not name.startswith("perfect")}
-    best = max(known, key=lambda name: known[name], default="")
-    return f"{best} {known[best]:.2f}" if best else ""
-
-
-def docs_table(everything: Mapping[Example, Measured]) -> str:
+def docs_table(found: Sequence[Shown]) -> str:
     """A line for each variant."""
     lines = [
-        "| example | metric | seeds | base | base, greedy | base, pass@8 | after fine-tuning | after RL "
-        "| best simple player | goal | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        f"| example | metric | seeds | base | base, greedy | base, {BEST} | after fine-tuning "
+        "| rejection sampling | after RL | after RL, greedy | best simple player | goal | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for example, one in everything.items():
-        seconds = sorted(run.seconds for run in one.runs)
-        goal = f"{'at most' if example.lower_is_better else 'at least'} {example.goal:g}"
+    for one in found:
+        example, seconds = one.example, sorted(run.measured.last.seconds for run in one.ways["grpo"])
         program = f"../../examples/{example.folder.name}/{example.program.name}"
-        base = [cell.measured for cell in read_skills(example.folder.name) if cell.cell.method == "base"]
-        greedy, pass_at_8 = (base[-1].greedy, base[-1].pass_at_8) if base else (None, None)
-        first, tuned, last = ("" if score is None else said(score) for score in ends(one))
-        lines.append(
-            f"| [{example.name}]({program}) | {example.metric} | {len(one.runs)} | {first} | {share(greedy)} "
-            f"| {share(pass_at_8)} | {tuned} | {last} | {simple_player(one)} | {goal} "
-            f"| {seconds[len(seconds) // 2]:.0f} |"
-        )
+        told = [
+            f"[{example.name}]({program})",
+            example.metric,
+            str(len(seconds)),
+            said(one.estimate("base")),
+            share(one.mean("base", "greedy")),
+            share(one.mean("base", "pass_at_8")),
+            said(one.estimate(last_stage(one))),
+            said(one.estimate("rejection")),
+            said(one.estimate("grpo")),
+            share(one.mean("grpo", "greedy")),
+            one.simple_player,
+            f"at least {example.goal:g}",
+            f"{seconds[len(seconds) // 2]:.0f}",
+        ]
+        lines.append(f"| {' | '.join(told)} |")
     return "\n".join(lines) + "\n"
 
 
-def front_table(examples: Sequence[Example], everything: Mapping[Example, Measured]) -> str:
+def last_stage(one: Shown) -> str:
+    """Returns the method that is the last supervised stage before rewards; empty where there is none."""
+    return list(one.example.stages)[-1] if one.example.stages else ""
+
+
+def front_table(examples: Sequence[Example], found: Sequence[Shown]) -> str:
     """A line for each folder, measured or not."""
+    measured = {one.example: one for one in found}
     lines = [
-        "| program | what the model learns | base | after fine-tuning | after RL | best simple player |",
-        "|---|---|---|---|---|---|",
+        f"| program | what the model learns | base | base, greedy | base, {BEST} | after fine-tuning "
+        "| rejection sampling | after RL | best simple player |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for example in examples:
         if example.variant == PLAIN:
-            name, measured = example.folder.name, everything.get(example)
-            scores = " | ".join("" if one is None else f"{one.mean:.2f}" for one in ends(measured))
-            lines.append(
-                f"| [`examples/{name}`](examples/{name}/README.md) | {example.learns} | {scores} "
-                f"| {simple_player(measured)} |"
-            )
+            one, name = measured.get(example), example.folder.name
+            told = [f"[`examples/{name}`](examples/{name}/README.md)", example.learns, *front_scores(one)]
+            lines.append(f"| {' | '.join(told)} |")
     return "\n".join(lines) + "\n"
 
 
-def draw_chart(shown: Mapping[Example, Measured], path: Path) -> None:
-    """Draws, for each variant, the curve of each seed beside bars: before, after and the scripted players."""
+def front_scores(one: Shown | None) -> list[str]:
+    if one is None:
+        return [""] * 7
+    means = [one.estimate(method) for method in ("base", last_stage(one), "rejection", "grpo")]
+    base, tuned, rejection, last = ("" if mean is None else f"{mean.mean:.2f}" for mean in means)
+    greedy, tries = share(one.mean("base", "greedy")), share(one.mean("base", "pass_at_8"))
+    return [base, greedy, tries, tuned, rejection, last, one.simple_player]
+
+
+def draw_chart(shown: Sequence[Shown], path: Path) -> None:
+    """Draws, for each variant, the curve of each seed beside bars: the ways and the scripted players."""
     figure = Figure(figsize=(8, 2.6 * len(shown)))
     rows = figure.subplots(len(shown), 2, squeeze=False, width_ratios=[3, 2])
-    for (left, right), (example, measured) in zip(rows, shown.items(), strict=True):
-        draw_curves(left, example, measured)
-        draw_bars(right, measured)
+    for (left, right), one in zip(rows, shown, strict=True):
+        draw_curves(left, one)
+        draw_bars(right, one)
     figure.tight_layout()
     save(figure, path)
 
 
-def draw_curves(axes: Axes, example: Example, measured: Measured) -> None:
+def draw_curves(axes: Axes, one: Shown) -> None:
     """One pale line a seed, and their mean."""
-    for run in measured.runs:
-        axes.plot([one.step for one in run.evaluated], [one.mean for one in run.evaluated], color=PALE)
-    by_step: dict[int, list[float]] = {}
-    for run in measured.runs:
-        for one in run.evaluated:
-            by_step.setdefault(one.step, []).append(one.mean)
-    whole = {step: values for step, values in sorted(by_step.items()) if len(values) == len(measured.runs)}
-    axes.plot(list(whole), [sum(values) / len(values) for values in whole.values()], color=BLUE, marker="o")
-    for name, score in measured.references.items():
+    curves, by_step = one.curves, dict[int, list[float]]()
+    for run in curves:
+        axes.plot([point.step for point in run], [point.mean for point in run], color=PALE)
+        for point in run:
+            by_step.setdefault(point.step, []).append(point.mean)
+    whole = {step: values for step, values in sorted(by_step.items()) if len(values) == len(curves)}
+    axes.plot(list(whole), [fmean(values) for values in whole.values()], color=BLUE, marker="o")
+    for name, score in one.players.items():
         axes.axhline(score, color=GREY, linestyle="--", linewidth=0.8)
         axes.annotate(name, (0, score), xytext=(2, 2), textcoords="offset points", fontsize=7)
-    axes.set_title(f"{example.title}: {example.metric}", loc="left", color=GREY)
+    axes.set_title(f"{one.example.title}: {one.example.metric}", loc="left", color=GREY)
     axes.set_xlabel("training step")
     axes.locator_params(axis="x", integer=True)
 
 
-def draw_bars(axes: Axes, measured: Measured) -> None:
-    """The scripted players and the stages, with the intervals over the seeds."""
-    stages = measured.stages() or {"before": measured.first(), "after": measured.last()}
-    names = [*measured.references, *stages]
-    for place, score in enumerate(measured.references.values()):
+def draw_bars(axes: Axes, one: Shown) -> None:
+    """The scripted players and the ways, with their intervals."""
+    names = [*one.players, *map(one.label, one.ways)]
+    for place, score in enumerate(one.players.values()):
         axes.barh(place, score, color=GREY)
         axes.annotate(f"{score:.2f}", (score, place), xytext=(3, -3), textcoords="offset points")
-    for place, (name, one) in enumerate(stages.items(), start=len(measured.references)):
-        if one is None:
-            continue
-        spread = (
-            None if one.low is None or one.high is None else [[one.mean - one.low], [one.high - one.mean]]
-        )
-        axes.barh(place, one.mean, xerr=spread, color=BLUE if name == names[-1] else PALE, ecolor=GREY)
-        end = one.mean if one.high is None else max(one.mean, one.high)
-        axes.annotate(f"{one.mean:.2f}", (end, place), xytext=(3, -3), textcoords="offset points")
+    for place, method in enumerate(one.ways, start=len(one.players)):
+        estimate = one.estimate(method)
+        assert estimate is not None
+        low, high = estimate.low, estimate.high
+        spread = None if low is None or high is None else [[estimate.mean - low], [high - estimate.mean]]
+        axes.barh(place, estimate.mean, xerr=spread, color=BLUE if method == "grpo" else PALE, ecolor=GREY)
+        end = max(estimate.mean, high or estimate.mean)
+        axes.annotate(f"{estimate.mean:.2f}", (end, place), xytext=(3, -3), textcoords="offset points")
     axes.set_yticks(range(len(names)), names)
     axes.margins(x=0.15)
 
@@ -215,7 +289,7 @@ def save(figure: Figure, path: Path) -> None:
     path.write_text("".join(f"{line.rstrip()}\n" for line in text.splitlines()), encoding="utf-8")
 
 
-def draw_all_curves(everything: Mapping[Example, Measured], path: Path) -> None:
+def draw_all_curves(everything: Sequence[Shown], path: Path) -> None:
     """Draws a small panel for each example."""
     if not everything:
         return
@@ -223,9 +297,9 @@ def draw_all_curves(everything: Mapping[Example, Measured], path: Path) -> None:
     lines = -(-len(everything) // columns)
     figure = Figure(figsize=(3 * columns, 2.2 * lines))
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for axes, (example, measured) in zip(panels, everything.items(), strict=False):
-        draw_curves(axes, example, measured)
-        axes.set_title(f"{example.title}: {example.metric}", loc="left", fontsize=8)
+    for axes, one in zip(panels, everything, strict=False):
+        draw_curves(axes, one)
+        axes.set_title(f"{one.example.title}: {one.example.metric}", loc="left", fontsize=8)
     for axes in panels[len(everything) :]:
         axes.set_axis_off()
     figure.tight_layout()

@@ -8,12 +8,9 @@ conversation that does the task.
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +18,7 @@ import art
 from art.environments.adapters.environment import NamedEnvironment
 from art.trajectories import sampled_tokens
 from art.types import is_choice
-from bench.examples import EXAMPLES, Example
+from bench.examples import Example
 
 PROMPTS = 3
 
@@ -38,8 +35,8 @@ class ExampleTask:
     @classmethod
     def find(cls, name: str) -> ExampleTask:
         """Returns the task of a folder of `examples/`."""
-        example = Example.read(EXAMPLES / name)[0]
-        return cls(name=name, score=example.metric, program=load_program(example.program))
+        example = Example.find(name)
+        return cls(name=name, score=example.metric, program=example.load())
 
     def environment(self, prompt: int = 0) -> NamedEnvironment:
         (made,) = [value for value in vars(self.program).values() if self._is_environment(value)]
@@ -66,18 +63,6 @@ def row_of(world: Any, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for place, one in enumerate(messages)
     ]
     return {"messages": weighed, **({"tools": world.tools} if world.tools else {})}
-
-
-def load_program(path: Path) -> ModuleType:
-    """Imports a program; what it imports lies beside it."""
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def tokens_of(trajectory: art.Trajectory) -> int:

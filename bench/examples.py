@@ -1,37 +1,37 @@
-"""The examples, each run to its end with several seeds: held-out scenarios before and after.
+"""The examples: what is measured of each, by one command that goes on where it stopped.
 
-    python -m bench examples                                all of them with five seeds, one after another
-    python -m bench.examples codenames art_e:ruler          one, and a variant of one
-    python -m bench.examples --seeds 1 --again              seed 0 anew, where it was measured before
-    python -m bench.examples --pages                        only the pages, from examples/*/results.json
+    make bench-examples                              goes on at the first cell without a record
+    python -m bench.examples --task codenames        one of them, with its variants
+    python -m bench.examples --tables                only the pages, from bench/records/
 
-Each run is its program, started as a user starts it, in an empty folder; the figures are read from the log
-that it leaves. What was measured is kept in `results.json` beside the program, run by run, so that a bench
-that was stopped goes on. The README beside it gets a chart and a table, docs/get-started/examples.md a line.
+Rows of an example: the model as it is (sampled, greedy, pass@8), after each supervised step alone, rejection
+sampling with as many rollouts as RL from the same start, the whole program, and the scripted players. What
+an example cannot have stands in its `example.toml` under `without`, with the reason. A program is run as a
+user runs it (`bench.program_cells`); one with an environment as every cell of `bench.methods`, its base and
+its RL by `bench.skills`. The pages: each example's README and chart, docs/get-started/examples.md, README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
 import sys
-import tempfile
-import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
-from itertools import groupby
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from statistics import fmean
+from types import ModuleType
 from typing import Any, Self
 
-from art.runs.comparison import Estimate, t_975
 from art.tracking.trajectory_log import LoggedSteps
-from art.trajectories import TrajectoryGroup
-from bench.cells import RECORDS, Record, read_records
-from bench.rows import machine, write_rows
+from art.trajectories import Trajectory
+from bench.cells import MODEL, RECORDS, Cell, Record, read_records, run_missing
+from bench.rows import write_rows
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -39,6 +39,9 @@ MOST_SECONDS = 3600
 """The deadline of one run. The machine may do other work."""
 PLAIN = "plain"
 """The variant with the program's own defaults."""
+ROLLOUTS = 8
+"""Of each held-out scenario."""
+SEEDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,6 @@ class Example:
     metric: str
     """A metric of the held-out rollouts, or `reward`."""
     goal: float
-    lower_is_better: bool = False
     minutes: float
     arguments: tuple[str, ...] = ()
     short: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -66,7 +68,13 @@ class Example:
     notebook: Sequence[str] | bool = ()
     """Arguments with which the notebook runs; False: there is none."""
     cells: bool = False
-    """Whether `bench.skills` measures it, and not this bench."""
+    """Whether its program has an environment, whose base and RL `bench.skills` measures."""
+    stages: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """The supervised stages of the program, and the step after which each has ended."""
+    last: str = "RL"
+    """What the last stage is called in tables."""
+    without: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What its tables lack, and why: `rejection`, `greedy`, `pass@8`, `greedy at the end`."""
     model: str | None = None
     """The name of the model whose evaluations count, with `{seed}`; needed where a run has several."""
 
@@ -92,6 +100,24 @@ class Example:
             for name, row in rows.items()
         ]
 
+    @classmethod
+    def find(cls, folder: str, variant: str = "") -> Self:
+        """Returns the example of a folder, or a variant of it."""
+        return next(one for one in cls.read(EXAMPLES / folder) if one.variant == (variant or PLAIN))
+
+    @property
+    def variant_of_cells(self) -> str:
+        return "" if self.variant == PLAIN else self.variant
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods of its cells, in the order of tables."""
+        return ["base", *(["prompt"] if self.cells else []), *self.stages, "rejection", "grpo"]
+
+    def score(self, rollout: Trajectory) -> float:
+        """Returns the metric of a held-out rollout. Raises KeyError where it lacks it."""
+        return float(rollout.reward if self.metric == "reward" else rollout.metrics[self.metric])
+
     @property
     def name(self) -> str:
         return self.folder.name if self.variant == PLAIN else f"{self.folder.name}:{self.variant}"
@@ -100,9 +126,17 @@ class Example:
     def program(self) -> Path:
         return self.folder / (self.file or f"{self.folder.name}.py")
 
-    @property
-    def results(self) -> Path:
-        return self.folder / "results.json"
+    def load(self) -> ModuleType:
+        """Imports the program; what it imports lies beside it."""
+        path = self.program
+        if str(path.parent) not in sys.path:
+            sys.path.insert(0, str(path.parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+        return module
 
     def run(self, path: Path, *, seed: int, arguments: Sequence[str] = ()) -> list[Evaluated]:
         """Runs the program and returns what its held-out rollouts were worth, step by step.
@@ -127,7 +161,9 @@ class Example:
         """Returns the evaluations that a run has logged, oldest first."""
         log = LoggedSteps(self._model_folder(path, seed) / "trajectories")
         return [
-            Evaluated.of_groups(step, list(log.groups("val", step)), self.metric)
+            Evaluated.from_scores(
+                step, [[self.score(one) for one in group] for group in log.groups("val", step)]
+            )
             for step in log.by_split().get("val", [])
         ]
 
@@ -164,145 +200,41 @@ class Evaluated:
     """The held-out rollouts of one step of one run."""
 
     step: int
-    stage: str
-    """What `metadata["stage"]` says; empty where a run has no stages."""
     mean: float
     standard_error: float
-    rollouts: int
 
     @classmethod
-    def of_groups(cls, step: int, groups: Sequence[TrajectoryGroup], metric: str) -> Self:
+    def from_scores(cls, step: int, scores: Sequence[Sequence[float]]) -> Self:
         """Returns the mean over the groups, and its standard error: the rollouts of a group share a scenario.
 
-        Raises RuntimeError when a rollout lacks the metric.
+        Raises RuntimeError where there are no rollouts.
         """
-        rollouts = [trajectory for group in groups for trajectory in group]
-        lacking = [one for one in rollouts if metric != "reward" and metric not in one.metrics]
-        if lacking or not rollouts:
-            raise RuntimeError(f"step {step}: {len(lacking)} of {len(rollouts)} rollouts lack {metric!r}")
-        means = [
-            sum(float(one.reward if metric == "reward" else one.metrics[metric]) for one in group)
-            / len(group)
-            for group in groups
-            if len(group)
-        ]
-        mean = sum(means) / len(means)
+        means = [fmean(one) for one in scores if one]
+        if not means:
+            raise RuntimeError(f"step {step}: there are no held-out rollouts")
+        mean = fmean(means)
         spread = sum((one - mean) ** 2 for one in means) / max(1, len(means) - 1)
-        return cls(
-            step=step,
-            stage=str(rollouts[0].metadata.get("stage", "")),
-            mean=round(mean, 4),
-            standard_error=round((spread / len(means)) ** 0.5, 4),
-            rollouts=len(rollouts),
-        )
+        error = (spread / len(means)) ** 0.5
+        return cls(step=step, mean=round(mean, 4), standard_error=round(error, 4))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExampleRun:
-    """One seed's run."""
-
-    seed: int
-    seconds: float
-    evaluated: Sequence[Evaluated]
-
-    @property
-    def first(self) -> Evaluated:
-        return self.evaluated[0]
-
-    @property
-    def last(self) -> Evaluated:
-        return self.evaluated[-1]
-
-    @property
-    def gain_in_errors(self) -> float:
-        """The difference of the last and the first evaluation, in standard errors of this difference."""
-        error = (self.first.standard_error**2 + self.last.standard_error**2) ** 0.5
-        return abs(self.last.mean - self.first.mean) / max(error, 1e-9)
-
-    def stage_means(self) -> dict[str, float]:
-        """Returns the last mean of each stage, in their order."""
-        return {one.stage: one.mean for one in self.evaluated if one.stage}
+def read_example_records(name: str) -> list[Record]:
+    """Returns the records of a folder, those of its variants too."""
+    files = [RECORDS / "skills.jsonl", RECORDS / "examples.jsonl"]
+    return [one for file in files for one in read_records(file) if one.cell.task == name]
 
 
-@dataclass(kw_only=True)
-class Measured:
-    """All runs of one variant; `results.json` of a folder holds one for each."""
-
-    machine: str = ""
-    references: dict[str, float] = field(default_factory=dict)
-    runs: list[ExampleRun] = field(default_factory=list)
-
-    def last(self) -> Estimate | None:
-        return Estimate.from_scores([run.last.mean for run in self.runs])
-
-    def first(self) -> Estimate | None:
-        return Estimate.from_scores([run.first.mean for run in self.runs])
-
-    def stages(self) -> dict[str, Estimate | None]:
-        """Returns the estimate over the seeds of each stage's last evaluation."""
-        names = list(dict.fromkeys(stage for run in self.runs for stage in run.stage_means()))
-        return {
-            name: Estimate.from_scores(
-                [run.stage_means()[name] for run in self.runs if name in run.stage_means()]
-            )
-            for name in names
-        }
-
-
-def read_skills(task: str) -> list[Record]:
-    """Returns the cells of `bench.skills` of a task."""
-    return [one for one in read_records(RECORDS / "skills.jsonl") if one.cell.task == task]
-
-
-def from_cells(records: Sequence[Record]) -> dict[str, Measured]:
-    """Returns the runs that cells are of; all of them begin with the model as it is."""
-    base = [one for one in records if one.cell.method == "base"]
-    learned = [one for one in records if one.cell.method == "grpo"]
-    if not base or not learned:
-        return {}
-    runs = [
-        ExampleRun(
-            seed=one.cell.seed,
-            seconds=one.measured.last.seconds,
-            evaluated=[
-                Evaluated(
-                    step=point.step,
-                    stage="",
-                    mean=point.mean,
-                    standard_error=round((point.high - point.mean) / t_975(len(point.scores) - 1), 4),
-                    rollouts=len(point.scores) * one.cell.each,
-                )
-                for point in (base[0].measured.last, *one.measured.points)
-            ],
-        )
-        for one in learned
-    ]
-    return {PLAIN: Measured(machine=learned[0].machine, runs=runs)}
-
-
-def read_results(folder: Path) -> dict[str, Measured]:
-    """Returns what was measured of a folder's variants; empty where nothing was."""
-    if records := read_skills(folder.name):
-        return from_cells(records)
-    path = folder / "results.json"
-    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {
-        variant: Measured(
-            machine=row["machine"],
-            references=row["references"],
-            runs=[
-                ExampleRun(**(run | {"evaluated": [Evaluated(**one) for one in run["evaluated"]]}))
-                for run in row["runs"]
-            ],
-        )
-        for variant, row in stored.items()
-    }
-
-
-def write_results(folder: Path, results: Mapping[str, Measured]) -> None:
-    """Writes `results.json`: a line for each evaluation, so that a difference can be read."""
-    text = json.dumps({variant: asdict(one) for variant, one in results.items()}, indent=1)
-    (folder / "results.json").write_text(text + "\n", encoding="utf-8")
+def ways_of(example: Example, records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Returns the records of each method in the order of tables. Those with eight rollouts of a scenario
+    replace those without, and the newest one of a seed the older ones.
+    """
+    found: dict[str, dict[int, Record]] = {}
+    own = [one for one in records if one.cell.variant == example.variant_of_cells]
+    eight = {one.cell.method for one in own if one.cell.each >= ROLLOUTS}
+    for one in own:
+        if one.cell.each >= ROLLOUTS or one.cell.method not in eight:
+            found.setdefault(one.cell.method, {})[one.cell.seed] = one
+    return {name: list(found[name].values()) for name in example.methods if name in found}
 
 
 def all_examples() -> list[Example]:
@@ -310,71 +242,64 @@ def all_examples() -> list[Example]:
     return [one for path in sorted(EXAMPLES.glob("*/example.toml")) for one in Example.read(path.parent)]
 
 
-def measure(example: Example, seeds: Sequence[int]) -> Iterator[ExampleRun]:
-    """Yields a run for each seed."""
-    for seed in seeds:
-        with tempfile.TemporaryDirectory(prefix=f"art-{example.folder.name}-") as folder:
-            begun = time.monotonic()
-            evaluated = example.run(Path(folder), seed=seed)
-            yield ExampleRun(seed=seed, seconds=round(time.monotonic() - begun, 1), evaluated=evaluated)
+def cells_of(example: Example, seeds: int) -> list[Cell]:
+    """Returns the base first, then seed by seed, so that a part is of use."""
+    if example.cells:
+        return environment_cells(example)
+    one = partial(Cell, task=example.folder.name, variant=example.variant_of_cells, held_out=0, each=ROLLOUTS)
+    learned = [
+        one(
+            method=method,
+            seed=seed,
+            settings={"steps": example.stages[method]} if method in example.stages else {},
+        )
+        for seed in range(seeds)
+        for method in example.methods[1:]
+        if method not in example.without
+    ]
+    return [one(method="base"), *learned]
 
 
-def measure_and_keep(example: Example, *, seeds: int, again: bool) -> None:
-    """Measures the seeds that are missing and keeps each when it has ended."""
-    kept = read_results(example.folder).get(example.variant, Measured())
-    known = set() if again else {run.seed for run in kept.runs}
-    references = example.reference_scores()
-    for run in measure(example, [seed for seed in range(seeds) if seed not in known]):
-        change = f"{run.first.mean:.3f} -> {run.last.mean:.3f}"
-        sys.stderr.write(f"{example.name}, seed {run.seed}: {change}, {run.seconds:.0f} s\n")
-        results = read_results(example.folder)
-        one = results.setdefault(example.variant, Measured())
-        one.machine, one.references = machine(), references
-        one.runs = sorted([*(old for old in one.runs if old.seed != run.seed), run], key=lambda run: run.seed)
-        write_results(example.folder, results)
+def environment_cells(example: Example) -> list[Cell]:
+    """Returns what `bench.skills` does not measure of a program with an environment."""
+    from bench.skills import SECONDS, SEEDS, program_settings
+
+    task = example.folder.name
+    settings = program_settings(task)
+    ways = {"rejection": settings}
+    if shown := settings.get("demonstrations"):
+        taught = {"rows": shown, "steps": 1, "learning_rate": settings["sft_rate"], "batch_size": 4}
+        ways = {"sft": taught, **ways}
+    return [
+        Cell(task=task, method=method, seed=seed, seconds=SECONDS, each=ROLLOUTS, settings=chosen)
+        for seed in range(SEEDS[task])
+        for method, chosen in ways.items()
+    ]
 
 
-def measure_folder(examples: Sequence[Example], seeds: int, again: bool) -> list[str]:
-    """Measures the variants of one folder in turn and returns what failed: the others go on."""
-    failed = []
-    for example in examples:
-        try:
-            measure_and_keep(example, seeds=seeds, again=again)
-        except (RuntimeError, subprocess.SubprocessError) as error:
-            failed.append(f"{example.name}: {error}")
-    return failed
-
-
-def main() -> int:
+def main() -> None:
+    from bench import skills
     from bench.example_pages import write_pages
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    known = {example.name: example for example in all_examples() if not example.cells}
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}; default: all")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--again", action="store_true", help="measure seeds again that were measured before")
-    parser.add_argument(
-        "--together", type=int, default=1, help="examples at once; then the seconds say nothing"
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.examples",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--pages", action="store_true", help="measure nothing: write charts and tables")
+    known = sorted({one.folder.name for one in all_examples()})
+    parser.add_argument("--task", action="append", choices=known, metavar="NAME", help="only this example")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="of a program (default: %(default)s)")
+    parser.add_argument("--tables", action="store_true", help="run nothing: write the pages")
     given = parser.parse_args()
-    if unknown := sorted(set(given.names) - set(known)):
-        parser.error(f"unknown example {unknown[0]!r}; known: {', '.join(known)}")
-    chosen = [known[name] for name in given.names or known]
-    failed = []
-    if not given.pages:
-        folders = [list(group) for _, group in groupby(chosen, key=lambda example: example.folder)]
-        with ThreadPoolExecutor(given.together) as pool:
-            failed = [
-                line
-                for lines in pool.map(lambda some: measure_folder(some, given.seeds, given.again), folders)
-                for line in lines
-            ]
-    pages = [one for one in all_examples() if one.cells] if given.pages else []
-    write_rows("examples", write_pages([*chosen, *pages]))
-    sys.stderr.write("".join(f"{line}\n" for line in failed))
-    return 1 if failed else 0
+    chosen = [one for one in all_examples() if not given.task or one.folder.name in given.task]
+    for example in [] if given.tables else chosen:
+        if example.cells:
+            own = [one for one in skills.cells(MODEL, []) if one.task == example.folder.name]
+            run_missing(own, RECORDS / "skills.jsonl")
+        model = example.load().read_options(list(example.arguments)).model
+        run_missing(cells_of(example, given.seeds), RECORDS / "examples.jsonl", model=model)
+    write_rows("examples", write_pages(chosen))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

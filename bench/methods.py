@@ -8,7 +8,8 @@ sft         fine-tuning on demonstrations of a script
 trl         TRL's GRPOTrainer, in its own environment (`bench/trl/cell_worker.py`)
 
 All of them have the same base, held-out scenarios and seconds. The clock starts before the server does, and
-stops while an evaluation runs.
+stops while an evaluation runs. A program without an environment of its own is run as it is
+(`bench.program_cells`), by the methods base, sft, grpo and rejection.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from typing import Any
 import art
 from art.environments.adapters.environment import NamedEnvironment, Scenario
 from art.environments.adapters.scenario_sampler import ScenarioSampler
-from art.runs.comparison import t_975
 from art.runs.evaluation import pass_at_k
-from bench.cells import Cell, Measured, Point
+from bench.cells import Cell, Measured, Point, estimate_of
 from bench.example_tasks import PROMPTS, ExampleTask, row_of, tokens_of
+from bench.examples import Example
 
 EVALUATIONS = 3
 """On the way and at the end."""
@@ -58,21 +59,19 @@ class Clock:
 
 
 def point_of(scores: Sequence[Sequence[float]], *, seconds: float, tokens: int, step: int) -> Point:
-    """Returns the mean over scenarios with its interval by Student's t.
+    """Returns the mean over scenarios with its interval, which is inside the range of the score.
 
     scores: of each scenario, those of its rollouts.
     """
     means = [fmean(one) for one in scores]
-    mean = fmean(means)
-    spread = math.sqrt(sum((one - mean) ** 2 for one in means) / max(1, len(means) - 1) / len(means))
-    half = t_975(max(1, len(means) - 1)) * spread
+    estimate, mean = estimate_of(means), round(fmean(means), 4)
     return Point(
         seconds=round(seconds, 1),
         tokens=tokens,
         step=step,
-        mean=round(mean, 4),
-        low=round(mean - half, 4),
-        high=round(mean + half, 4),
+        mean=mean,
+        low=mean if estimate.low is None else estimate.low,
+        high=mean if estimate.high is None else estimate.high,
         scores=[round(one, 4) for one in means],
     )
 
@@ -152,6 +151,11 @@ class Learner:
                 due = [one for one in due if one > self.clock.seconds]
                 await self.evaluate()
 
+    async def show_demonstrations(self, count: int, learning_rate: float) -> None:
+        """Fine-tunes on so many conversations of the script: what a program begins with."""
+        rows = self.task.demonstrations(self.cell.seed, count)
+        await self.model.train_sft(rows, art.TrainSFTConfig(learning_rate=learning_rate, batch_size=4))
+
     async def measured(self, *, prompt: int = 0, note: str = "") -> Measured:
         """Scores the held-out scenarios for the last time, and returns all that was found."""
         each, skill = self.cell.each, {}
@@ -194,8 +198,7 @@ async def learn_by_rewards(learner: Learner) -> Measured:
 
     async def step(number: int) -> None:
         if number == 0 and shown:
-            rows = learner.task.demonstrations(learner.cell.seed, shown)
-            await learner.model.train_sft(rows, art.TrainSFTConfig(learning_rate=rate, batch_size=4))
+            await learner.show_demonstrations(shown, rate)
         else:
             rolled_out = await learner.gather(sampler.draw(number, groups), group_size)
             await learner.model.train(rolled_out, **settings)
@@ -205,11 +208,12 @@ async def learn_by_rewards(learner: Learner) -> Measured:
 
 
 async def learn_by_rejection(learner: Learner) -> Measured:
-    """Best of so many, then fine-tuning on it. settings: groups, group_size, steps (at most), learning_rate,
-    batch_size.
+    """Best of so many, then fine-tuning on it. settings: groups, group_size, steps (at most), demonstrations
+    (to begin with), sft_rate, learning_rate, batch_size.
     """
     settings = dict(learner.cell.settings)
     steps = settings.pop("steps", math.inf)
+    shown, rate = settings.pop("demonstrations", 0), settings.pop("sft_rate", 3e-4)
     groups, group_size = settings.pop("groups", 16), settings.pop("group_size", 8)
     sampler = ScenarioSampler(
         learner.environment.scenarios("train"), key=lambda one: one.id, seed=learner.cell.seed, thin=1.0
@@ -217,6 +221,9 @@ async def learn_by_rejection(learner: Learner) -> Measured:
     world: Any = learner.environment
 
     async def step(number: int) -> None:
+        if number == 0 and shown:
+            await learner.show_demonstrations(shown, rate)
+            return
         scenarios = sampler.draw(number, groups)
         rolled_out = await learner.gather(scenarios, group_size)
         winners = [max(group, key=lambda one: float(one.reward)) for group in rolled_out]
@@ -287,4 +294,8 @@ def run_cell(cell: Cell, model: str, folder: Path) -> Measured:
         from bench.trl.cell import run_trl
 
         return run_trl(cell, model, folder)
+    if not Example.find(cell.task).cells:
+        from bench.program_cells import run_program
+
+        return run_program(cell, model, folder)
     return asyncio.run(run_on_art(cell, model, folder))
