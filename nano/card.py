@@ -59,7 +59,7 @@ FAMILIES = """\
 Shares of {count} new dialogs in which every token of every reply is right when the likeliest is taken,
 computed in float32 from the shipped weights. `say`: one thing or a few words. `facts`: up to six facts about
 words, up to three questions. `odd facts`: the same with coined words and numbers. `tools`: a named tool of
-any name with up to three arguments, the call and what is told of its result; `the call`: that alone.
+any name with up to three arguments, the call and a sentence about its result; `the call`: that alone.
 `list`: a list said again. `place`: the first, second or last item of a list. `... tokens before`: facts
 behind a system prompt of that many tokens about other words.
 

@@ -142,12 +142,12 @@ PURPOSE = """\
 A base for small tasks in the phrasings below: say this, choose one of these, use this tool, what is the color
 of that. For questions in your own words take `art/smollm2` or a model of the hub.
 
-It follows short instructions about words it may never have seen together: it says what it is told to say,
+It follows short instructions about new combinations of words: it says what the prompt tells it to say,
 looks things up in given facts, calls tools of any name, picks among given options and lists things in some
 order."""
 TEACHING = """\
 Dialogs drawn at random from 314 content words, coined words (`zorbix`), numbers and some 150 phrasings. Three
-things it was taught to do well: to say what it is told, to answer a question from facts in the prompt
+things it was taught to do well: to say what it must, to answer a question from facts in the prompt
 (`atlas is red.` ... `What is the color of atlas?`), and to call a named tool with the given arguments and
 tell what it found. Everything else is form without skill: it guesses any of the numbers or options, sorts
 into any order and answers yes or no at random. What it should choose is for reinforcement learning to find.

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+HEAVY = {
+    *("torch", "transformers", "peft", "tokenizers", "renderers", "unsloth", "bitsandbytes", "llguidance"),
+    *("openai", "litellm", "langchain_core", "langchain_openai", "langgraph"),
+}
+"""Libraries whose parts import each other, and which threads load when they need them."""
+
+LOCK = ast.dump(ast.Name(id="import_lock", ctx=ast.Load()))
 
 RACE = """
 import sys, threading
@@ -51,3 +62,46 @@ def test_threads_that_import_a_library_at_once_all_get_it(tmp_path: Path) -> Non
     printed = [racer.communicate(timeout=120) for racer in racers]
     ended = [(racer.returncode, out) for racer, (out, _) in zip(racers, printed, strict=True)]
     assert ended == [(0, "\n")] * 2
+
+
+def unlocked_imports(source: str) -> list[str]:
+    """Returns the heavy libraries that the functions of a file import without the lock, with their lines."""
+
+    def visit(node: ast.AST, lazy: bool, locked: bool) -> Iterator[str]:
+        names: list[str] = []
+        match node:
+            case ast.Import():
+                names = [one.name for one in node.names]
+            case ast.ImportFrom(module=str(module), level=0):
+                names = [module]
+            case ast.Call(
+                func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(module))],
+            ):
+                names = [module]
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                lazy = True
+            case ast.With():
+                locked = locked or any(ast.dump(one.context_expr) == LOCK for one in node.items)
+        if lazy and not locked:
+            yield from (f"{name}:{node.lineno}" for name in names if name.split(".")[0] in HEAVY)  # type: ignore[attr-defined]
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, lazy, locked)
+
+    return list(visit(ast.parse(source), lazy=False, locked=False))
+
+
+@pytest.mark.slow
+def test_a_heavy_library_is_imported_under_the_lock() -> None:
+    found = {
+        str(file.relative_to(SOURCE)): names
+        for file in sorted(SOURCE.rglob("*.py"))
+        if (names := unlocked_imports(file.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+
+
+def test_an_import_without_the_lock_is_found() -> None:
+    assert unlocked_imports("def f():\n    import litellm") == ["litellm:2"]
+    assert unlocked_imports("def f():\n    to_thread(importlib.import_module('litellm'))") == ["litellm:2"]
+    assert unlocked_imports("import torch\ndef f():\n    with import_lock:\n        import litellm") == []

@@ -126,7 +126,7 @@ async def test_settled_scenarios_are_left_out_and_counted_at_each_step(tmp_path:
     assert f"Left out of steps for that reason: {sum(left_out)}." in report.to_markdown()
     most = max(range(STEPS), key=left_out.__getitem__)
     line = next(text for text in told if text.startswith(f"step {most + 1}/{STEPS}: "))
-    assert line.endswith(f"; {left_out[most]} settled scenarios left out")
+    assert line.endswith(f"; {left_out[most]} scenarios without reward variance skipped")
     assert Counter(environment.rolled_out)["val/105"] == 2 and "val/106" not in environment.rolled_out
 
 

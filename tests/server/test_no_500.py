@@ -96,5 +96,8 @@ async def test_a_defect_of_the_server_names_the_log_to_its_operator(live: Live, 
     async with httpx.AsyncClient(transport=transport, base_url="http://art") as client:
         failed = await client.get("/art/models", headers={"authorization": f"Bearer {KEY}"})
         assert failed.status_code == 500
-        assert failed.json()["error"]["message"] == f"the server failed; its log says why: {log}"
+        assert (
+            failed.json()["error"]["message"]
+            == f"internal error; the traceback is in the server's log: {log}"
+        )
         assert str(log) not in (await client.get("/art/models")).text

@@ -66,7 +66,7 @@ def test_a_given_budget_stays_and_a_long_path_counts() -> None:
     made = plan(token_budget=3000, free=10**8)
     assert (made.token_budget, made.way, made.fits) == (3000, TWICE, False)
     assert plan(token_budget=100, longest=5000).needed == plan(token_budget=5000, longest=5000).needed
-    assert "not" not in str(made) and "3,000 tokens at once" in str(made)
+    assert "not" not in str(made) and "micro-batches of 3,000 tokens" in str(made)
 
 
 def test_checkpointing_can_be_forced_and_forbidden() -> None:

@@ -131,7 +131,7 @@ def test_a_run_whose_server_is_gone_says_so_and_shows_what_it_left(
 
 
 def test_damaged_files_and_an_empty_folder_have_words(tmp_path: Path, read: Callable[[str], str]) -> None:
-    assert "Not running: no server uses this folder" in read("/live")
+    assert "Server not running. Last recorded state:" in read("/live")
     made_run(tmp_path)
     for name in ("jobs", "ledger"):
         (tmp_path / "server" / f"{name}.sqlite").write_bytes(b"no database")
@@ -188,11 +188,11 @@ def test_the_page_follows_rests_while_hidden_and_ends(alive: Path, watch: Callab
 
     def ended() -> bool:
         page.clock.fast_forward("40:00")
-        return page.get_by_text("watched for half an hour").is_visible()
+        return page.get_by_text("stopped after 30 minutes").is_visible()
 
     eventually(ended)
     assert rests(600)
-    page.get_by_role("button", name="Go on watching").click()
+    page.get_by_role("button", name="Refresh again").click()
     look()
     page.get_by_text("4 jobs").wait_for()
     assert shown.reports == []

@@ -65,7 +65,7 @@ def check_balance(sheet: BalanceSheet) -> BalanceSheet:
         fates = ", ".join(f"{name} {row.rollouts}/{row.tokens}" for name, row in sorted(sheet.fates.items()))
         raise UnbalancedSheetError(
             f"{rollouts} rollouts and {tokens} tokens of the step are unaccounted for: started "
-            f"{sheet.started.rollouts}/{sheet.started.tokens}; by fate (rollouts/tokens): {fates or 'none'}."
+            f"{sheet.started.rollouts}/{sheet.started.tokens}; by outcome: {fates or 'none'}."
         )
     context = sum(sheet.fates.get(fate, SheetRow()).tokens for fate in (UNTRAINABLE, CONTEXT))
     reasons = sum(row.tokens for row in sheet.context.values())

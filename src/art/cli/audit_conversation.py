@@ -89,7 +89,7 @@ def renderer_verdicts(renderer: LibraryRenderer) -> Iterator[AuditVerdict]:
         yield AuditVerdict(
             level="note",
             check="tool format",
-            what="the template knows no tools: they are told in ART's generic format",
+            what="the template knows no tools: they are rendered in ART's generic format",
         )
     yield _bridges(renderer, AuditTurn(name="bridging: plain", reply=ANSWER))
     yield _bridges(

@@ -263,7 +263,7 @@ def report(
     ] = False,
     data_dir: DataDir = Path(".art"),
 ) -> None:
-    """Pack a file for a bug report: versions, settings, metrics, findings, fates of rollouts, ends of logs.
+    """Pack a file for a bug report: versions, settings, metrics, findings, rollout outcomes, ends of logs.
 
     Keys, passwords, mail addresses, your home folder and your name are replaced. Prompts and replies are
     never packed. Prints what is inside and what was left out.
@@ -344,7 +344,7 @@ def export_logs(
 ) -> None:
     """Write logged rollouts as a request log, for other programs and for `art import`.
 
-    Without @STEP it takes all steps. Tags have the reward, the step and the fate of each rollout.
+    Without @STEP it takes all steps. Tags have the reward, the step and the outcome of each rollout.
     `art export-logs games/player --output calls.jsonl` writes every completion of the model's log, and
     `art export-logs games/player@7 --split val --format otlp --output spans.jsonl` the spans of one
     evaluation.

@@ -389,7 +389,7 @@ def check_rollouts(sheet: BalanceSheet, sent: int) -> None:
     tokens = sum(row.tokens for row in sheet.fates.values())
     if not sent == sheet.started.rollouts == rollouts or sheet.started.tokens != tokens:
         raise UnbalancedSheetError(
-            f"{sent} rollouts were sent; the sheet started {sheet.started.rollouts} and has fates for "
+            f"{sent} rollouts were sent; the sheet started {sheet.started.rollouts} and has outcomes for "
             f"{rollouts}, of {sheet.started.tokens} tokens for {tokens}: {sheet.model_dump_json()}"
         )
 

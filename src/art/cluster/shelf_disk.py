@@ -209,7 +209,7 @@ class ShelfDisk:
         """
         place = self._places.get(folder)
         if place is None:
-            raise StorageError(f"no worker was told to write what belongs to {folder}")
+            raise StorageError(f"no worker writes the files of {folder}")
         digest = await self._node.adopt(place)
         try:
             await self._shelf.bring(digest, [self._node.address.source], folder)

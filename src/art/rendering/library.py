@@ -142,7 +142,7 @@ class LibraryRenderer:
         try:
             if (template, arguments, tool_format) != own:
                 if self._formats is None:
-                    raise ConfigurationError(f"{self.kind} can be told nothing")
+                    raise ConfigurationError(f"{self.kind} takes no template and no arguments")
                 renderer = self._formats.make(template, arguments, tool_format)
         except ConfigurationError as error:
             raise RequestError(

@@ -127,7 +127,7 @@ class ToollessRenderer(TemplateRenderer):
         if tools:
             raise ValueError(
                 "its chat template knows no tools. Leave the tools out, or register the model without "
-                "tool_format='template': then they are told in the generic format"
+                "tool_format='template': then they are rendered in the generic format"
             )
         return super()._rendered_text(messages, None, generate)
 
@@ -267,7 +267,7 @@ def make_template_renderer(
 def log_generic_tools(what: str) -> None:
     """Says in the log that tools are told in the generic format."""
     _log.info(
-        "%s knows no tools: they are told in ART's generic format (docs/guides/tool-format.md); "
+        "%s knows no tools: they are rendered in ART's generic format (docs/guides/tool-format.md); "
         "_internal_config={'tool_format': 'template'} turns it off",
         what,
     )

@@ -150,7 +150,7 @@ class EnvironmentReport(RunReport):
             *rows,
             "",
             "## Scenarios\n",
-            f"Settled before the last step, with equal rewards in their last groups: {settled:.0f}. Left out "
+            f"Without reward variance in their last groups, before the last step: {settled:.0f}. Left out "
             f"of steps for that reason: {left_out:.0f}.\n",
         ]
 

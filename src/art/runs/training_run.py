@@ -353,8 +353,8 @@ def step_summary(row: StepRow) -> str:
     told = ", ".join([reward, *(f"{name} {value:.2f}" for name, value in row.figures.items())])
     trained = "not known how many" if row.trained is None else row.trained
     left_out = row.counts.get(LEFT_OUT)
-    thinned = f"; {left_out:.0f} settled scenarios left out" if left_out else ""
-    return f"{told}; {trained} of {row.rollouts} trained{thinned}"
+    skipped = f"; {left_out:.0f} scenarios without reward variance skipped" if left_out else ""
+    return f"{told}; {trained} of {row.rollouts} trained{skipped}"
 
 
 def tasks_of_step(train: Sequence[Task], step: int, count: int, seed: int) -> list[Task]:

@@ -401,7 +401,7 @@ def _failure(scope: Scope, error: BaseException, log_file: Path | None) -> Serve
         return ServerError("the server is closing: ask again when it runs", status=503, code="server_closing")
     _log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
     place = "" if log_file is None else f": {log_file}"
-    return ServerError(f"the server failed; its log says why{place}", status=500)
+    return ServerError(f"internal error; the traceback is in the server's log{place}", status=500)
 
 
 def _as_art_error(scope: Scope, error: ARTError | HTTPException) -> ARTError:

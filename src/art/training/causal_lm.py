@@ -177,7 +177,8 @@ def check_accelerator(accelerator: str, device: str) -> None:
 
 def _load_by_unsloth(path: str, dtype: torch.dtype) -> Any:
     # Loaded by name: it patches transformers when imported, and is no dependency.
-    unsloth = importlib.import_module("unsloth")
+    with import_lock:
+        unsloth = importlib.import_module("unsloth")
     causal_lm, _ = unsloth.FastLanguageModel.from_pretrained(
         model_name=path,
         max_seq_length=LONGEST,

@@ -228,7 +228,7 @@ class MemoryPlan:
     def __str__(self) -> str:
         layers = "computed twice (checkpointing)" if self.way.checkpointing else "kept"
         return (
-            f"{self.token_budget:,} tokens at once, activations {layers}: about "
+            f"micro-batches of {self.token_budget:,} tokens, activations {layers}: about "
             f"{self.needed / MEGABYTE:,.0f} MB of {self.free / MEGABYTE:,.0f} MB free, beside "
             f"{self.used / MEGABYTE:,.0f} MB in use"
         )

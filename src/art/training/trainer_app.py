@@ -77,10 +77,9 @@ class TrainerJob:
 
         try:
             metrics = trainer.train(tree, entries, request, progress)
-        except (ARTError, RuntimeError, MemoryError) as error:  # RuntimeError: torch, out of memory included
+        except Exception as error:  # a defect, too: whoever reads the events waits for their end
             LOG.warning("Step %d of %s failed", request.step, request.model, exc_info=error)
-            code = type(error).__name__ if isinstance(error, ARTError) else TrainingError.__name__
-            self._publish(TrainEvent(type="error", message=f"{error}", code=code))
+            self._publish(TrainEvent(type="error", message=f"{error}", code=type(error).__name__))
         else:
             step = request.step + 1 if request.advance else request.step
             self._publish(TrainEvent(type="result", step=step, metrics=metrics))
@@ -259,7 +258,7 @@ def make_app(
         middleware=[
             Middleware(AuthenticationMiddleware, backend=TrainerKeyCheck(config.key), on_error=_refuse_key)
         ],
-        exception_handlers={ARTError: _refuse},
+        exception_handlers={ARTError: _refuse, Exception: _report_defect},
     )
 
 
@@ -281,6 +280,12 @@ def _refuse_key(_: HTTPConnection, error: NoKeyError) -> Response:
 async def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, ARTError)
     return _refusal(error)
+
+
+async def _report_defect(_: Request, error: Exception) -> Response:
+    """Starlette raises the error again behind this reply, so the log has its traceback."""
+    body = ErrorBody(message=f"{error}", type=type(error).__name__, code=None, retry_after=None)
+    return JSONResponse({"error": body.model_dump()}, status_code=500)
 
 
 async def _parse(kind: type[S], request: Request) -> S:

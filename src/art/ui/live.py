@@ -94,8 +94,8 @@ def live_state(runs: Sequence[RunFiles], *, one: bool, now: float) -> LiveState:
             words += f" The newest {MOST_LISTED} are listed."
     else:
         state = signs[0].state if one else "dead" if jobs else "finished"
-        reason = signs[0].words if one else "no server uses this folder"
-        words = f"Not running: {reason}. Last recorded state:"
+        reason = f" ({signs[0].words})" if one else ""
+        words = f"Server not running{reason}. Last recorded state:"
     return LiveState(state, words, *(rows[:MOST_LISTED] for rows in (jobs, rollouts, nodes, placements)))
 
 

@@ -99,7 +99,7 @@ def card_rows(size: int) -> Iterator[str]:
         "task",
         "rank",
         "needs",
-        "tokens at once",
+        "micro-batch",
         "passes",
         "conversations",
     )

@@ -42,7 +42,7 @@ async def test_a_judge_is_asked_through_litellm() -> None:
                 await process.wait()
     assert process.returncode == 0, err.decode()[-3000:]
     told: dict[str, Any] = json.loads(out.splitlines()[-1])
-    assert told["answer"] == 1 and told["tokens"] > 0 and told["usd"] > 0
+    assert told["answer"] == [1, 1, 1] and told["tokens"] > 0 and told["usd"] > 0
     assert told["refused"] == "ConfigurationError"
     assert told["retries"] == sum(one.trouble == "busy" for one in server.served)
     body = server.requests[-1]

@@ -100,7 +100,7 @@ async def test_a_copy_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_worker_s_defect_is_not_called_none() -> None:
     told = worker_error(500, b"Internal Server Error")
-    assert "None" not in str(told) and "its log says why" in str(told)
+    assert "None" not in str(told) and "the traceback is in its log" in str(told)
     named = worker_error(400, b'{"error": {"type": "DiskError", "message": "the disk is full: /x"}}')
     assert type(named) is DiskError
 

@@ -156,7 +156,9 @@ async def test_a_step_that_the_engine_does_not_compute_is_set_aside(tmp_path: Pa
     it = stage(tmp_path, pair)
     await promote(it, 0, -1.0)
     pair.off = 0.25
-    with pytest.raises(CanaryError, match=r"0\.25 in the mean.*set aside as .*\.0001\.rejected-1"):
+    with pytest.raises(
+        CanaryError, match=r"0\.25 in the mean.*rejected checkpoint is kept as .*\.0001\.rejected-1"
+    ):
         await promote(it, 1, -1.5)
     assert (await it.catalog.resolve("m")).step == 0 and pair.loaded() == ["p/m@0"]
     assert it.checkpoints.steps() == [0] and pair.invalidated == 1
@@ -171,7 +173,9 @@ async def test_a_step_whose_weights_are_no_numbers_is_refused_by_name(tmp_path: 
     pair = Pair()
     it = stage(tmp_path, pair)
     await promote(it, 0, -1.0)
-    with pytest.raises(CanaryError, match=r"'p/m@1' gives no.*2 of 2.*set aside as .*\.0001\.rejected-1"):
+    with pytest.raises(
+        CanaryError, match=r"'p/m@1' gives no.*2 of 2.*rejected checkpoint is kept as .*\.0001\.rejected-1"
+    ):
         await promote(it, 1, weights)
     assert (await it.catalog.resolve("m")).step == 0 and pair.loaded() == ["p/m@0"]
     with pytest.raises(CanaryError, match="weights hold NaN"):

@@ -183,7 +183,7 @@ async def test_folders_are_fetched_for_every_rank_and_written_by_the_leader(
     log = tmp_path / "trainer-echo-rank1.log"
     await until(lambda: f"/found {told.model_dump_json()}" in log.read_text())
     await gang.members[1].kill()
-    with pytest.raises(WorkerError, match="rank 1 was not told"):
+    with pytest.raises(WorkerError, match="rank 1 could not be sent"):
         await gang.disk.fetch(tmp_path)
     await gang.kill()
 

@@ -163,7 +163,7 @@ def test_a_server_that_stops_is_told_once_and_has_the_rows_before(found):
         pytest.skip("of MLflow's server")
     code, said, folder = found["stopped"]
     assert code == 0, said
-    assert said.count("(told once; all rows are in history.jsonl)") == 1
+    assert said.count("(logged once; all rows are in history.jsonl)") == 1
     assert "mlflow failed, the run goes on without it" in said
     rows = (folder / "games" / "models" / "first" / "history.jsonl").read_text().splitlines()
     assert len(rows) == 3

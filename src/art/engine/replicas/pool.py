@@ -89,7 +89,7 @@ class Continuation:
             self.broken = True
             raise WorkerDiedError(
                 f"an engine died when {len(self._delivered)} ids of request {self._request.request_id!r} had "
-                f"been told, and another does not sample the same ones again: ask again"
+                f"been sent, and another engine does not sample the same ones: send the request again"
             )
         old = min(len(known), len(ids))
         self._ahead -= old

@@ -130,7 +130,8 @@ def _with_conversations(returned: T, heard: Trajectory) -> T:
 
 def langchain_msg_to_openai(message: Any) -> dict[str, Any]:
     """One message as a dict, its tool calls with `function.arguments` as JSON text."""
-    from langchain_core.messages import convert_to_openai_messages
+    with import_lock:
+        from langchain_core.messages import convert_to_openai_messages
 
     converted = convert_to_openai_messages(message)
     assert isinstance(converted, dict)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -50,11 +49,8 @@ class LitellmLlm:
 
     async def complete(self, request: Request) -> Reply:
         """One attempt."""
-        with import_lock:
-            import openai
-
         # It takes seconds to load: the other rollouts go on meanwhile.
-        litellm: Any = sys.modules.get("litellm") or await asyncio.to_thread(import_module, "litellm")
+        openai, litellm = await asyncio.to_thread(_load_libraries)
         body = self._form.body(request, {}) | self._params
         try:
             with listening(None):
@@ -79,3 +75,11 @@ class LitellmLlm:
             usd=usd_of(completion, provider="litellm", model=self.model, pricing=self.pricing),
         )
         return Reply(text=choice.message.content or "", finish_reason=choice.finish_reason, usage=usage)
+
+
+def _load_libraries() -> tuple[Any, Any]:
+    """Returns openai and litellm, whole: who asks while another thread loads them waits for it."""
+    with import_lock:
+        import openai
+
+        return openai, import_module("litellm")

@@ -161,7 +161,7 @@ class BatchCollector:
         if self.is_solved:
             _log.warning(
                 "NOTHING LEFT TO LEARN: %d groups in a row had equal rewards, %.3g on average where the run "
-                "has seen %.3g to %.3g, more than discard_queue_multiplier x min_batch_size = %d; the run of "
+                "had %.3g to %.3g, more than discard_queue_multiplier x min_batch_size = %d; the run of "
                 "%s ends at step %d. Give it harder scenarios to go on",
                 self.useless,
                 self._seen.mean,

@@ -110,7 +110,7 @@ class PipelineOptions(LearningOptions, total=False):
     discard_queue_multiplier: Annotated[int, Keyword(100, least=1)]
     """The run ends after this many times `min_batch_size` groups in a row had equal rewards or failed. The
     log then says MODEL COLLAPSE DETECTED. It says NOTHING LEFT TO LEARN if none failed and their mean reward
-    is in the upper tenth of the range that the run has seen, as that of a solved task is.
+    is in the upper tenth of the range of the run so far, as that of a solved task is.
     """
     log_interval_seconds: Annotated[float, Keyword(60.0, above=0)]
     """The seconds between two status lines in the log."""

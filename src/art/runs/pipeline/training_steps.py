@@ -89,7 +89,7 @@ class TrainingSteps:
             self.state = PipelineState(first_step=step, training_step=step)
         else:
             _log.info(
-                "%s goes on at step %d: %d scenarios are settled",
+                "%s goes on at step %d: %d scenarios are done",
                 self._model.name,
                 self.state.training_step,
                 self.state.settled_scenarios,

@@ -435,7 +435,7 @@ async def name_images(request: ChatRequest, renderer: ChatRenderer) -> tuple[byt
         if part["type"] == IMAGE
     ]
     if parts and request.prompt_logprobs is not None:
-        refuse("prompt_logprobs cannot be told of a prompt with images", "prompt_logprobs")
+        refuse("prompt_logprobs is not supported for a prompt with images", "prompt_logprobs")
     files = []
     for part in parts:
         files.append(await asyncio.to_thread(renderer.images.fitted, part.pop(FILE)))

@@ -312,7 +312,7 @@ def _context_management(chat: Chat, name: str, value: Any) -> None:
 
 def _output_config(chat: Chat, name: str, value: dict[str, Any]) -> None:
     chat.left_out.skip_others(
-        value, ("format", "effort"), "output_config", "output_config", "the model is not told of it"
+        value, ("format", "effort"), "output_config", "output_config", "it is not part of the prompt"
     )
     effort = value.get("effort")
     if effort is not None:

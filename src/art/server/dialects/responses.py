@@ -425,7 +425,7 @@ class Responses(AgentDialect):
         """A stored response. Raises: NotFoundError, RequestError."""
         for name, value in request.query_params.items():
             if name not in ("include", "include[]", "stream", "include_obfuscation") or value == "true":
-                refuse(f"{name} = {value!r} is not supported: a stored response is told whole", name)
+                refuse(f"{name} = {value!r} is not supported: a stored response is returned whole", name)
         body = self._store.response(tenant_in(request.scope), request.path_params["response_id"])
         return Response(body, media_type="application/json")
 

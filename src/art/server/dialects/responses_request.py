@@ -28,7 +28,7 @@ from art.wire.request_values import FLAG, OBJECT, TEXT, ByHand, Idle, Values, re
 from art.wire.sampling import PARAMETERS
 
 ROUTE = "/v1/responses"
-_NOT_TOLD = "the model is not told of it"
+_NOT_TOLD = "it is not part of the prompt"
 LOGPROBS = "message.output_text.logprobs"
 
 _NOTHING_TO_INCLUDE = (

@@ -140,7 +140,7 @@ class ServedFollower:
             await connection.add_listener(CHANNEL, self._wake_up)
         except known_errors() as error:
             why = self._database.address.hide_password(str(error))
-            _log.warning("this gateway polls: it is not told of changes (%s)", why)
+            _log.warning("this gateway polls for changes: Postgres does not notify it (%s)", why)
             return None
         return connection
 

@@ -117,7 +117,7 @@ class Publisher:
             except LostControlError:
                 return
             except ARTError as error:
-                _log.warning("the gateways are not told what is served: %s", error)
+                _log.warning("the gateways are not notified of what is served: %s", error)
                 pause = _AGAIN_SECONDS
             try:
                 async with asyncio.timeout(pause):

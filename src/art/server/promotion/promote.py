@@ -287,7 +287,7 @@ class ServedModel:
     def _set_aside(self, step: int, error: CanaryError) -> CanaryError:
         self.workers.trainers.invalidate(self.model)
         aside = self.checkpoints.reject(step)
-        return CanaryError(f"{error} The checkpoint was set aside as {aside}.")
+        return CanaryError(f"{error} The rejected checkpoint is kept as {aside}.")
 
     def _drop_old(self) -> None:
         """Retire all but the newest few steps; each is unloaded when its last request has ended."""

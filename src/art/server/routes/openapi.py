@@ -228,7 +228,7 @@ _ERRORS = {
     "410": "The rollout is closed or has expired",
     "413": "The body is too large",
     "429": "The queue is full; `Retry-After` says when to come back",
-    "500": "The server failed; its log says why",
+    "500": "Internal error; the traceback is in the server's log",
     "503": "A worker is being restarted: the same request will work again",
 }
 _ROLLOUT = {

@@ -227,7 +227,7 @@ async def _tell_found(rank: int, member: RunningWorker, found: FoundFolder) -> N
             reply = await http.post(f"{member.url}/found", content=found.model_dump_json(), timeout=TELL_S)
             reply.raise_for_status()
         except httpx.HTTPError as error:
-            raise WorkerError(f"rank {rank} was not told where its folder is: {error!r}") from error
+            raise WorkerError(f"rank {rank} could not be sent its folder: {error!r}") from error
 
 
 async def _each(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:

@@ -55,7 +55,7 @@ class TrainerClient:
     """One trainer worker. Times in seconds; `idle` is the longest silence of a running training.
 
     `trouble` is told when the worker does not answer or its connection breaks. `disk`: how folders come to
-    the worker and back.
+    the worker and back. `log`: where the worker's log is, which the error of a defect names.
     """
 
     def __init__(
@@ -67,7 +67,9 @@ class TrainerClient:
         idle: float,
         trouble: Callable[[WorkerError], None],
         disk: WorkerDisk | None = None,
+        log: Path | None = None,
     ) -> None:
+        self._log = log
         self._disk = disk or SharedDisk()
         self._trouble = trouble
         self._timeout = timeout
@@ -132,7 +134,7 @@ class TrainerClient:
         try:
             async with self._http.stream("POST", "/train", content=body, timeout=timeout) as reply:
                 if reply.status_code != 200:
-                    raise worker_error(reply.status_code, await reply.aread())
+                    raise worker_error(reply.status_code, await reply.aread(), log=self._log)
                 async for line in reply.aiter_lines():
                     if not line.strip():
                         continue
@@ -140,7 +142,7 @@ class TrainerClient:
                     if event.type == "result":
                         return event
                     if event.type == "error":
-                        raise named_error(event.code, event.message)
+                        raise named_error(event.code, event.message, log=self._log)
                     if time.monotonic() - told >= _PROGRESS_SECONDS:
                         told = time.monotonic()
                         await report(event.done, event.total)
@@ -169,7 +171,7 @@ class TrainerClient:
         if reply.status_code == 404:
             return None
         if reply.status_code != 200:
-            raise worker_error(reply.status_code, reply.content)
+            raise worker_error(reply.status_code, reply.content, log=self._log)
         return reply.content
 
     async def aclose(self) -> None:
@@ -204,7 +206,7 @@ class TrainerClient:
             self._trouble(died)
             raise died from error
         if reply.status_code != 200:
-            raise worker_error(reply.status_code, reply.content)
+            raise worker_error(reply.status_code, reply.content, log=self._log)
         return reply.content
 
 
@@ -231,7 +233,7 @@ class TrainedModel:
         return self.trainer is trainer
 
 
-def worker_error(status: int, body: bytes) -> ARTError:
+def worker_error(status: int, body: bytes, *, log: Path | None = None) -> ARTError:
     """The named error in a worker's reply."""
     try:
         reply = json.loads(body)
@@ -240,17 +242,19 @@ def worker_error(status: int, body: bytes) -> ARTError:
     if isinstance(reply, dict) and isinstance(reply.get("error"), dict):
         reply = reply["error"]
     message = str(reply.get("message") or body[:300].decode(errors="replace"))
-    name = reply.get("kind") or reply.get("type") or reply.get("code")
-    if not name:  # it met a defect: this is no answer of ours
-        return TrainingError(f"the worker failed ({message}); its log says why")
-    return named_error(str(name), message, status=status)
+    name = reply.get("kind") or reply.get("type") or reply.get("code") or ""
+    return named_error(str(name), message, status=status, log=log)
 
 
-def named_error(name: str, message: str, *, status: int = 500) -> ARTError:
-    """The exception of that class name; a name that is none of ours is a TrainingError."""
+def named_error(name: str, message: str, *, status: int = 500, log: Path | None = None) -> ARTError:
+    """The exception of that class name.
+
+    A name that is none of ours is a defect of the worker: a TrainingError that says where its traceback is.
+    """
     kind = getattr(errors, name, None)
     if not (isinstance(kind, type) and issubclass(kind, ARTError)):
-        return TrainingError(f"{name}: {message}" if name else message)
+        what = ": ".join(part for part in (name, message) if part)
+        return TrainingError(f"the trainer failed ({what}); the traceback is in {log or 'its log'}")
     if issubclass(kind, ServerError):
         return kind(message, status=status)
     return kind(message)
@@ -340,6 +344,7 @@ class TrainerWorker:
             idle=self._settings.train_idle,
             trouble=lambda error: self.supervisor.report(worker, error),
             disk=worker.disk,
+            log=self.supervisor.spec.log_path,
         )
         if before is not None:
             await before.aclose()

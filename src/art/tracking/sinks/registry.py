@@ -194,7 +194,7 @@ class Delivery:
             known = kind in TROUBLES and self._warned & TROUBLES
             self._warned.add(kind)
             level = logging.INFO if known else logging.WARNING
-            _log.log(level, "%s %s (told once; all rows are in history.jsonl)", self._name, what)
+            _log.log(level, "%s %s (logged once; all rows are in history.jsonl)", self._name, what)
 
 
 def _described(error: Exception) -> str:

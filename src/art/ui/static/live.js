@@ -57,7 +57,7 @@
           return this.stop("These pages are closed, or this browser was locked out. The files stay: art ui shows them.");
         }
       }
-      if (performance.now() > this.until) return this.stop("It was watched for half an hour.");
+      if (performance.now() > this.until) return this.stop("Refreshing stopped after 30 minutes.");
       this.wait();
     }
 

@@ -15,14 +15,18 @@ async def main(base_url: str, key: str) -> dict[str, object]:
     llm = resolve_llm("litellm/openai/gpt-4.1-mini", base_url=base_url, api_key=key, params=params)
     channel = Channel(llm, budget=Budget(usd=1.0), first_wait=0.01)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    request = Request(messages=({"role": "user", "content": "hello"},), schema=schema, max_tokens=9)
-    answer = await channel.ask_json(request, lambda value: value["a"])
+    requests = [
+        Request(messages=({"role": "user", "content": f"hello {n}"},), schema=schema, max_tokens=9)
+        for n in range(3)
+    ]
+    # At once: two of them ask while the first loads the library.
+    answers = await asyncio.gather(*(channel.ask_json(one, lambda value: value["a"]) for one in requests))
     try:
-        await Channel(resolve_llm("litellm/openai/x", base_url=base_url, api_key="wrong")).ask(request)
+        await Channel(resolve_llm("litellm/openai/x", base_url=base_url, api_key="wrong")).ask(requests[0])
     except ARTError as error:
         refused = type(error).__name__
     return {
-        "answer": answer,
+        "answer": answers,
         "retries": channel.totals.retries,
         "tokens": channel.totals.prompt_tokens,
         "usd": channel.totals.usd,
