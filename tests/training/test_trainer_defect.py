@@ -41,9 +41,9 @@ async def test_a_defect_of_the_trainer_names_its_log(tmp_path: Path, monkeypatch
             await client.train(encode_batch(batch, request(batch)), report)
         with pytest.raises(TrainingError) as saved:
             await client.save(MODEL, tmp_path / "saved")
+        await until(lambda: log.read_text().count("in _meet_defect") >= 2)
     finally:
         await client.aclose()
         await worker.stop()
     for failed in (trained, saved):
         assert "KeyError: 'no such column'" in str(failed.value) and str(log) in str(failed.value)
-    await until(lambda: log.read_text().count("in _meet_defect") >= 2)

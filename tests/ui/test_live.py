@@ -125,7 +125,7 @@ def test_a_run_whose_server_is_gone_says_so_and_shows_what_it_left(
     begin_job(tmp_path, "left", done=512)
     for path in ("/live", "/live?run=-/games/player"):
         said = read(path)
-        assert "Now dead Not running:" in said and "left training 512 of 2,000" in said
+        assert "Now dead Server not running" in said and "left training 512 of 2,000" in said
         assert "No rollout is open" in said
     assert "with a job running" in read("/live?run=-/games/player")
 
