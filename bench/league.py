@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from art.client.learning_rates import starting_rate
 from art.runs.environment_run import EnvironmentSettings
 from bench.cell_tables import league_table, run_bench
 from bench.cells import Cell, Record
@@ -31,9 +32,9 @@ OUR_RATE = {"learning_rate": BEST["learning_rate"], "lora": {"r": 16, "lora_alph
 
 def default_settings(model: str) -> dict[str, Any]:
     """Returns what `art train` does without a word about numbers."""
-    chosen = EnvironmentSettings.for_base_model(model, {})
+    chosen = EnvironmentSettings()
     sizes = {"groups": chosen.groups_per_step, "group_size": chosen.group_size}
-    return {"learning_rate": chosen.learning_rate, **sizes}
+    return {"learning_rate": starting_rate(model), **sizes}
 
 
 def cells(model: str, _: Sequence[Record]) -> list[Cell]:

@@ -133,7 +133,7 @@ async def test_a_base_model_of_links_goes_the_same_way(tmp_path: Path) -> None:
 async def test_what_was_not_written_is_not_collected(tmp_path: Path) -> None:
     async with served_shelf(tmp_path / "a") as server, served_shelf(tmp_path / "b") as node:
         disk, target = disk_to(server, node), tmp_path / "steps" / "0001"
-        with pytest.raises(StorageError, match="no worker was told to write what belongs to"):
+        with pytest.raises(StorageError, match="no worker writes the files of"):
             await disk.collect(target)
         place = disk.place(target)
         with pytest.raises(StorageError, match="is no folder that a worker wrote"):

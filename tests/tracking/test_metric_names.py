@@ -32,6 +32,7 @@ def test_sections_and_splits():
         "costs",
         "time",
         "data",
+        "system",
     } == METRIC_SECTIONS
     assert TRAIN_GRADIENT_STEPS_KEY == "data/step_num_gradient_steps"
 

@@ -99,11 +99,11 @@ def test_a_run_has_steps_checkpoints_and_settings(tmp_path: Path, read: Read) ->
 
 def test_a_step_says_which_scenarios_were_left_out(tmp_path: Path, read: Read) -> None:
     made = made_run(tmp_path)
-    assert "settled" not in read(f"{RUN}/train/1")
+    assert "no reward variance" not in read(f"{RUN}/train/1")
     drawn = {"known": 64.0, "settled": 12.0, "left_out": 3.0}
     made.history(1, **{f"train/scenarios/{name}": value for name, value in drawn.items()})
     said = read(f"{RUN}/train/1")
-    assert "Of 64 scenarios 12 are settled" in said and "3 of them were left out of this step." in said
+    assert "Of 64 scenarios 12 had no reward variance in their last groups. 3 of them were left out" in said
 
 
 def test_a_run_and_its_steps_have_the_findings_of_explain_with_links(tmp_path: Path, read: Read) -> None:
