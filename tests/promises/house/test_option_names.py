@@ -61,6 +61,7 @@ def other_names() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_no_idea_has_two_names() -> None:
     assert other_names() == {}
     found = {name for _, one in options() for name in one.opts}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
 from figures import nodes
 
 SOURCE = Path(__file__).parents[3] / "src" / "art"
@@ -39,6 +40,7 @@ def makes_files(node: ast.AST) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_files_that_may_hold_prompts_keys_or_weights_are_made_private() -> None:
     found = {
         f"{path.relative_to(SOURCE)}:{node.lineno}"
