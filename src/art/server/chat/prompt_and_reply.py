@@ -334,7 +334,7 @@ def _grammar(
 
 
 def check_messages_fit(request: ChatRequest, target: Target) -> None:
-    """Returns whether messages and tools, each of at least one token, may fit the context at all.
+    """Refuses messages and tools that cannot fit the context, even with one token each.
 
     Raises: RequestError (context_length_exceeded).
     """
@@ -344,7 +344,7 @@ def check_messages_fit(request: ChatRequest, target: Target) -> None:
 
 
 def check_texts_fit(texts: Iterable[str], target: Target, *, param: str) -> None:
-    """Returns whether texts, each of at least one token, may fit the context at all.
+    """Refuses texts that cannot fit the context, even with one token each.
 
     Raises: RequestError (context_length_exceeded).
     """

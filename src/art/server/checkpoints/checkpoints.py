@@ -123,7 +123,7 @@ def shape_for(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> Lo
 
 
 def check_shape(lora: LoraSpec | None, found: CheckpointShape, folder: Path) -> None:
-    """Returns whether a registered model can go on from this checkpoint. Raises RequestError (409)."""
+    """Refuses a checkpoint that a registered model cannot go on from. Raises RequestError (409)."""
     there = found.lora
     if there is not None and lora is not None and lora.targets == "all-linear":
         there = there.model_copy(update={"targets": lora.targets})  # spelled out: the trainer compares them

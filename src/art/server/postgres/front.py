@@ -228,7 +228,7 @@ class _Body:
             yield event.get("body", b"")
 
     async def wait_until_gone(self) -> None:
-        """Returns when the client has gone away, which is known once its body has been read."""
+        """Waits until the client has gone away, which is known once its body has been read."""
         await self._ended.wait()
         with contextlib.suppress(asyncio.CancelledError):
             while (await self._receive())["type"] != "http.disconnect":

@@ -113,8 +113,8 @@ class ControllerLock:
             await self._connection.close(timeout=_ANSWER_SECONDS)
 
     async def require(self) -> None:
-        """Returns while this server is the controller: asked before a step is committed. Waits for a database
-        that is away, so long as `patience` says.
+        """Refuses where this server is not the controller: asked before a step is committed. Waits for a
+        database that is away, so long as `patience` says.
 
         Raises: LostControlError.
         """
@@ -183,7 +183,7 @@ async def _next_epoch(connection: Connection) -> int:
 
 
 async def require_epoch(connection: Connection, epoch: int) -> None:
-    """Returns within a transaction whose server is the controller, and stays it until the transaction ends.
+    """Refuses a transaction whose server is not the controller. One that is stays it until the end.
 
     Raises: LostControlError.
     """
