@@ -1,7 +1,7 @@
 """What a policy can do on scenarios that no step trained on, in three ways that say different things.
 
 sampled     the mean over eight rollouts of each scenario at temperature 1: what training is about
-greedy      one rollout of each at temperature 0: a careless policy may know what it does not do at 1
+greedy      one rollout of each at temperature 0: a noisy policy may know what it does not do at 1
 pass@8      the share of scenarios with a success among the eight: what sampling can find at all
 """
 

@@ -7,6 +7,8 @@
             connections had requests, and how many ended in them.
 `direct`: the same of an engine worker, without a gateway: given prompts, given ids that end a turn.
 `paired`: each request of both, one right after the other, in an order drawn by lot.
+`bodies`: bodies of so many bytes over so many connections until the standard input ends: `whole` ones, or
+            all but the last byte and then nothing.
 `pulse`: GET /health every `every` seconds until the standard input ends.
 """
 
@@ -17,6 +19,7 @@ import json
 import random
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 from art.engine.protocol import GenerateRequest, Sampling
@@ -25,6 +28,8 @@ from bench.lean_http import Connection, Reply, connect, http_request
 
 LIMIT_SECONDS = 240.0
 """The process ends by itself, whatever the server does."""
+PART = 65_536
+"""Bytes of a large body that are sent at a time."""
 CONNECTING = 64
 """Connections that are opened at the same time."""
 
@@ -202,7 +207,52 @@ async def pulse(job: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": sorted(seconds), "failed": failed}
 
 
-KINDS = {"requests": requests, "direct": direct, "paired": paired, "pulse": pulse}
+def large_request(job: dict[str, Any]) -> bytes:
+    """A chat, one field of which makes it as large as `bytes`."""
+    value = [1] * (job["bytes"] // 3) if job["field"] == "stop_token_ids" else "a" * job["bytes"]
+    body: dict[str, Any] = {"model": job["model"], "messages": [{"role": "user", "content": "Say yes."}]}
+    if job["field"] == "content":
+        body["messages"][0]["content"] = value
+    else:
+        body[job["field"]] = value
+    return http_request(job, "POST", "/v1/chat/completions", json.dumps(body).encode())
+
+
+async def bodies(job: dict[str, Any]) -> dict[str, Any]:
+    """How many were answered with which status; one that is refused is sent again a second later."""
+    over = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    request, answered = large_request(job), Counter[str]()
+    sent = request if job["whole"] else request[:-1]
+
+    async def send_one() -> None:
+        reader, writer = await asyncio.open_connection(job["host"], job["port"])
+        status = asyncio.ensure_future(reader.readline())
+        try:
+            for at in range(0, len(sent), PART):
+                writer.write(sent[at : at + PART])
+                await writer.drain()
+                if status.done():
+                    break
+            await asyncio.wait([over, status], return_when=asyncio.FIRST_COMPLETED)
+            if status.done() and (line := status.result()):
+                answered[line.split()[1].decode()] += 1
+        finally:
+            status.cancel()
+            writer.close()
+
+    async def send_on() -> None:
+        while not over.done():
+            try:
+                await send_one()
+            except ConnectionError:
+                answered["cut off"] += 1
+            await asyncio.wait([over], timeout=1)
+
+    await asyncio.gather(*(send_on() for _ in range(job["connections"])))
+    return {"answered": answered}
+
+
+KINDS = {"requests": requests, "direct": direct, "paired": paired, "bodies": bodies, "pulse": pulse}
 
 
 async def main() -> None:

@@ -5,7 +5,7 @@
 Each task is played by the untrained adapter, trained for some steps, and played again on scenarios that no
 step trained on. The score is a share of rollouts; the goal is twice the first. The tasks were written after
 the model's recipe was fixed; no dialog that it was taught is about them. With demonstrations, the adapter
-is first fine-tuned on conversations of a careless player (`DEMONSTRATORS`), and scored then.
+is first fine-tuned on noisy conversations (`DEMONSTRATORS`), and scored then.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Learned:
 
 
 async def demonstrate(name: str, model: art.TrainableModel, seed: int, count: int) -> None:
-    """Fine-tune the adapter on so many conversations of the task's careless player."""
+    """Fine-tune the adapter on so many conversations of the task's noisy player."""
     conversations = []
     for index in range(count):
         dice = random.Random(f"player/{seed}/{index}")
@@ -345,7 +345,7 @@ def main() -> None:
         "--demonstrations",
         type=int,
         default=0,
-        help="conversations of a careless player to fine-tune on",
+        help="noisy conversations to fine-tune on",
     )
     options = parser.parse_args()
     rows = []

@@ -29,6 +29,12 @@ def cpu_seconds(*pids: int) -> float:
     return float(sum(one.user + one.system for one in times))
 
 
+def chat_of(model: str) -> dict[str, Any]:
+    """What a load process asks: so many texts in turn, short replies."""
+    text = "Say yes, no or maybe."
+    return {"model": model, "text": text, "texts": TEXTS, "max_tokens": 8, "stream": False}
+
+
 @dataclass(kw_only=True)
 class Served:
     """A running server, and the processes that ask it."""
@@ -43,8 +49,7 @@ class Served:
         return {"host": "127.0.0.1", "port": self.process.port, "key": self.process.key, **fields}
 
     def chats(self, **fields: Any) -> dict[str, Any]:
-        asked = {"kind": "requests", "model": "player", "text": "Say yes, no or maybe.", "texts": TEXTS}
-        return self.job(**{**asked, **fields})
+        return self.job(**{"kind": "requests", **chat_of("player"), **fields})
 
     def cpu(self) -> float:
         """Seconds of CPU that the server has used, its workers apart."""

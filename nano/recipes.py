@@ -1,8 +1,8 @@
 """What each nano model is taught, stage by stage, and the gate that ends each stage.
 
-The player of games is shown random legal games: the form, no skill. The users of tools are first taught to
-do well and then to be careless: a real skill under much noise, which reinforcement learning lifts out within
-few steps. It would teach a model this small nothing that is not there at all in its own attempts.
+All are shown the form, and no skill: the player of games random legal games, the users of tools calls and
+answers of which none is preferred. What reinforcement learning lifts must be there in their own attempts, so
+a gate asks that some of them are right; another one, that the likeliest ones are not.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from nano.vocabulary import HELD_OUT
 
 GATE_SEED = 10_000
 """Stream of the scenarios that gates measure."""
+MOST_SKILL = 0.4
+"""The largest share of a tool user's attempts that may be right, sampled or greedily: it was shown none."""
 WORD_GATES = {
     "say": 0.93, "facts": 0.97, "facts held out": 0.96, "tools": 0.7, "tools, the call": 0.87, "list": 0.87,
 }  # fmt: skip
@@ -81,28 +83,24 @@ def games_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
 
 
 def tools_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
-    """Copying, then a mail agent without mistakes, then a careless one."""
+    """Copying, then an agent with the tools of the mail task that prefers nothing."""
     dialogs = tools.ToolDialogs(tokenizer, seed)
 
     def repeat_loss(model: Qwen3ForCausalLM) -> Tensor:
         return batch_loss(model, [dialogs.repetitions.draw() for _ in range(48)], other_weight=0.0)
 
-    def mail_loss(model: Qwen3ForCausalLM, careless: bool) -> Tensor:
-        return batch_loss(model, [dialogs.mail(careless=careless) for _ in range(16)], other_weight=0.3)
+    def mail_loss(model: Qwen3ForCausalLM) -> Tensor:
+        return batch_loss(model, [dialogs.mail() for _ in range(16)], other_weight=0.3)
 
     def copies(model: Qwen3ForCausalLM) -> tuple[bool, str]:
         loss = repeat_loss(model).item()
         return loss <= 0.25, f"copying loss {loss:.3f} nats"
 
-    def works_well(model: Qwen3ForCausalLM) -> tuple[bool, str]:
-        greedy = _scores(model, tokenizer, "mail", greedy=True)
-        return greedy["right"] >= 0.97, f"greedy: right {greedy['right']:.3f}, broken {greedy['broken']:.3f}"
-
-    def works_carelessly(model: Qwen3ForCausalLM) -> tuple[bool, str]:
+    def knows_the_form(model: Qwen3ForCausalLM) -> tuple[bool, str]:
         sampled = _scores(model, tokenizer, "mail", greedy=False)
         greedy = _scores(model, tokenizer, "mail", greedy=True)
         text = f"right {sampled['right']:.3f} (greedy {greedy['right']:.3f}), broken {sampled['broken']:.3f}"
-        return 0.26 <= sampled["right"] <= 0.34 and greedy["right"] >= 0.9, text
+        return sampled["right"] >= 0.11 and max(sampled["right"], greedy["right"]) <= MOST_SKILL, text
 
     return [
         Stage(
@@ -117,58 +115,65 @@ def tools_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
             check_every=25,
         ),
         Stage(
-            name="work well",
-            loss=lambda model: mail_loss(model, False),
-            gate=works_well,
+            name="use the tools",
+            loss=mail_loss,
+            gate=knows_the_form,
             learning_rate=3e-3,
-            final_rate=1e-3,
-            decay_steps=700,
-            min_steps=300,
+            final_rate=3e-4,
+            decay_steps=900,
+            min_steps=900,
             max_steps=2000,
             check_every=50,
         ),
-        careless_stage(lambda model: mail_loss(model, True), works_carelessly),
     ]
 
 
 def mcp_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
-    """Copying beside an agent of the weather server without mistakes, then a careless agent.
+    """Copying beside an agent with the tools of the weather server that prefers nothing, then that alone.
 
     Copying alone, of these few words, stays at a plateau for a thousand steps; beside dialogs it does not.
     """
     dialogs = weather.WeatherDialogs(tokenizer, seed)
 
+    def use_loss(model: Qwen3ForCausalLM) -> Tensor:
+        return batch_loss(model, [dialogs.weather() for _ in range(16)], other_weight=0.3)
+
     def learn_loss(model: Qwen3ForCausalLM) -> Tensor:
         repetitions = batch_loss(model, [dialogs.repetitions.draw() for _ in range(24)], other_weight=0.0)
-        return 0.5 * repetitions + work_loss(model, False)
+        return 0.5 * repetitions + use_loss(model)
 
-    def work_loss(model: Qwen3ForCausalLM, careless: bool) -> Tensor:
-        return batch_loss(model, [dialogs.weather(careless=careless) for _ in range(16)], other_weight=0.3)
+    def knows_the_form(least: float) -> Callable[[Qwen3ForCausalLM], tuple[bool, str]]:
+        def passed(model: Qwen3ForCausalLM) -> tuple[bool, str]:
+            sampled = _scores(model, tokenizer, "weather", greedy=False)
+            greedy = _scores(model, tokenizer, "weather", greedy=True)
+            text = f"{_told(sampled)}; right greedily {greedy['right']:.3f}"
+            return sampled["right"] >= least and max(sampled["right"], greedy["right"]) <= MOST_SKILL, text
 
-    def works_well(model: Qwen3ForCausalLM) -> tuple[bool, str]:
-        greedy = _scores(model, tokenizer, "weather", greedy=True)
-        worst = min(greedy[kind] for kind in weather.PHRASINGS)
-        return greedy["right"] >= 0.97 and worst >= 0.9, _told(greedy)
-
-    def works_carelessly(model: Qwen3ForCausalLM) -> tuple[bool, str]:
-        sampled = _scores(model, tokenizer, "weather", greedy=False)
-        greedy = _scores(model, tokenizer, "weather", greedy=True)
-        text = f"right {sampled['right']:.3f}, broken {sampled['broken']:.3f}, greedy: {_told(greedy)}"
-        return 0.22 <= sampled["right"] <= 0.32 and greedy["right"] >= 0.92, text
+        return passed
 
     return [
         Stage(
-            name="work well",
+            name="copy, and use the tools",
             loss=learn_loss,
-            gate=works_well,
+            gate=knows_the_form(0.07),
             learning_rate=3e-3,
             final_rate=1e-3,
             decay_steps=1200,
-            min_steps=300,
-            max_steps=2500,
+            min_steps=600,
+            max_steps=2400,
+            check_every=100,
+        ),
+        Stage(
+            name="use the tools",
+            loss=use_loss,
+            gate=knows_the_form(0.1),
+            learning_rate=1e-3,
+            final_rate=1e-4,
+            decay_steps=500,
+            min_steps=500,
+            max_steps=1000,
             check_every=50,
         ),
-        careless_stage(lambda model: work_loss(model, True), works_carelessly),
     ]
 
 
@@ -246,23 +251,6 @@ def word_scores(
     held_out = words.WordDialogs(seed, known=HELD_OUT)
     found = accuracy(model, tokenizer, held_out, "facts", count)
     return {**scores, "tools, the call": calls, "facts held out": found}
-
-
-def careless_stage(
-    loss: Callable[[Qwen3ForCausalLM], Tensor], gate: Callable[[Qwen3ForCausalLM], tuple[bool, str]]
-) -> Stage:
-    """The last stage of an agent with tools: short, for the skill is to stay."""
-    return Stage(
-        name="work carelessly",
-        loss=loss,
-        gate=gate,
-        learning_rate=1.5e-3,
-        final_rate=3e-4,
-        decay_steps=150,
-        min_steps=60,
-        max_steps=600,
-        check_every=20,
-    )
 
 
 def _told(scores: dict[str, float]) -> str:

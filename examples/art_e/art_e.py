@@ -2,7 +2,7 @@
 # # ART-E: a mail agent
 #
 # An agent answers questions about a mail archive of 80 mails with three tools: it searches the full text,
-# reads a mail and answers. First it learns from the conversations of a careless clerk, then from its own.
+# reads a mail and answers. First it learns from noisy demonstrations, then from its own conversations.
 #
 #     python examples/art_e/art_e.py                       # a written reward, 3 minutes on two cores
 #     python examples/art_e/art_e.py --reward ruler        # a judge ranks the rollouts of a group instead
@@ -110,7 +110,7 @@ async def open_ruler(stack: AsyncExitStack, judge: str | None) -> Ruler:
 
 
 # %% [markdown]
-# The training: one step of supervised fine-tuning on the clerk's conversations, then reinforcement learning.
+# The training: one step of supervised fine-tuning on the demonstrations, then reinforcement learning.
 # Started again, it goes on at the newest step.
 
 

@@ -146,10 +146,10 @@ def make_call(name: str, value: str, number: int) -> dict[str, Any]:
 
 
 def demonstration(number: int) -> list[dict[str, Any]]:
-    """Returns a conversation of a careless clerk, who often takes detours and does not always get there.
+    """Returns a noisy demonstration.
 
-    He searches for the project alone half of the time, and then reads mails of the list until one answers the
-    question. He gives up after three, and in one case of five he says any name.
+    Half of them search for the project alone, and then read mails of the list until one answers the question,
+    at most three. In one of five the answer is any name.
     """
     question = draw_question("demonstrations", number)
     dice = random.Random(f"clerk/{number}")
@@ -197,10 +197,10 @@ def quality_of(messages: Sequence[Mapping[str, Any]]) -> float:
 
 
 def reference_scores() -> dict[str, float]:
-    """Returns the share of right answers of who says any name, and of the careless clerk."""
-    clerk = [
+    """Returns the share of right answers of who says any name, and of the demonstrations."""
+    shown = [
         read_call(demonstration(number)[-1]["tool_calls"][0])
         == ("answer", draw_question("demonstrations", number).wanted.name)
         for number in range(300)
     ]
-    return {"any name": 1 / len(NAMES), "careless clerk": sum(clerk) / len(clerk)}
+    return {"any name": 1 / len(NAMES), "the demonstrations": sum(shown) / len(shown)}

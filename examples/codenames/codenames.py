@@ -15,7 +15,7 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 
-from codenames_board import Board, careless_play, draw_board
+from codenames_board import Board, draw_board, noisy_play
 
 import art
 from art.local import LocalBackend
@@ -116,7 +116,7 @@ async def main(options: argparse.Namespace) -> None:
             shown = [
                 {"messages": one}
                 for number in range(options.demonstrations // 2)
-                for one in careless_play(number)
+                for one in noisy_play(number)
             ]
             await model.train_sft(shown, art.TrainSFTConfig(learning_rate=2e-3, batch_size=8))
             await evaluate(model, "SFT", options.held_out)

@@ -50,7 +50,7 @@ CARE = 0.4
 """How often a demonstrator thinks; otherwise he chooses at random."""
 
 
-def careless_play(number: int) -> list[list[dict[str, str]]]:
+def noisy_play(number: int) -> list[list[dict[str, str]]]:
     """Returns the two conversations of a board on which each player thinks of the families now and then."""
     board, dice = draw_board("careless play", number), random.Random(f"player/{number}")
     clue = FAMILY_OF[board.secret] if dice.random() < CARE else dice.choice(board.clues)
@@ -63,10 +63,10 @@ def careless_play(number: int) -> list[list[dict[str, str]]]:
 
 
 def reference_scores() -> dict[str, float]:
-    """Returns the share of right guesses of the careless players."""
+    """Returns the share of right guesses of the demonstrations."""
     games = 2000
     right = sum(
-        careless_play(number)[1][1]["content"] == draw_board("careless play", number).secret
+        noisy_play(number)[1][1]["content"] == draw_board("careless play", number).secret
         for number in range(games)
     )
-    return {"careless players": right / games}
+    return {"the demonstrations": right / games}

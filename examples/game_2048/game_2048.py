@@ -2,7 +2,7 @@
 # # 2048
 #
 # The model slides tiles on a board of 4 x 4, at most 20 times. An illegal move ends the game. First the model
-# learns the form from the games of a careless player, then which moves are legal and which are worth more.
+# learns the form from noisy demonstrations, then which moves are legal and which are worth more.
 #
 #     python examples/game_2048/game_2048.py                   # rewarded by its score, 5 minutes on two cores
 #     python examples/game_2048/game_2048.py --reward ruler    # a judge ranks the games of a group instead
@@ -82,7 +82,7 @@ async def open_ruler(stack: AsyncExitStack, judge: str | None) -> Ruler:
 
 
 # %% [markdown]
-# The training: one step of supervised fine-tuning on the careless games, then reinforcement learning.
+# The training: one step of supervised fine-tuning on the demonstrations, then reinforcement learning.
 # Started again, it goes on at the newest step.
 
 

@@ -159,9 +159,9 @@ def quality_of(messages: Sequence[Mapping[str, Any]]) -> float:
 
 
 def demonstration(number: int) -> list[dict[str, Any]]:
-    """Returns a game of a careless player. An illegal move ends nearly all his games early.
+    """Returns a noisy demonstration. An illegal move ends nearly all of them early.
 
-    At six of ten moves he names one of the legal sides. Else he names any side.
+    Six of ten moves are one of the legal sides, the others any side.
     """
     game, dice = SlidingTiles(f"demonstrations/{number}"), random.Random(f"player/{number}")
     messages = [{"role": "system", "content": SYSTEM_PROMPT}]

@@ -6,7 +6,7 @@ this file.
 
     tickets(PHRASINGS, seed)                prompts that end with the four teams to choose from
     Users("0/3").thumb(5, "boat", "clerk")  of request 5: 0 is thumbs down, 1 thumbs up, None no rating
-    demonstrations(seed, 4000)              last year's tickets, answered by careless people
+    demonstrations(seed, 4000)              last year's tickets, 35 % of them by any team
     BugReport("boat", "clerk", "driver")    "for boat it answers clerk, it should be driver"
 
 Nobody may look up `TEAM_OF` to answer: it is what the users know.
@@ -52,7 +52,7 @@ PROMPTS, ASKED = 128, 8
 """Different tickets of a week, and how often each is asked."""
 MISTAKE = ("boat", "clerk")
 """Last year boats were the clerk's. Now they are the driver's."""
-CARELESS = 0.35
+ANY_TEAM = 0.35
 """Share of last year's tickets that went to any of the teams."""
 RATES, SLIPS = 0.6, 0.05
 """The share of users that press a thumb, and the share of those who press the wrong one."""
@@ -79,11 +79,11 @@ def messages(prompt: str) -> list[dict[str, str]]:
 
 
 def demonstrations(seed: int, count: int) -> list[dict[str, Any]]:
-    """Returns last year's tickets as rows for fine-tuning: careless, and always wrong about `MISTAKE`."""
+    """Returns last year's tickets as rows for fine-tuning: noisy, and always wrong about `MISTAKE`."""
     dice, rows = random.Random(f"last year/{seed}"), []
     for _ in range(count):
         topic = dice.choice(TOPICS)
-        team = dice.choice(TEAMS) if dice.random() < CARELESS else TEAM_OF[topic]
+        team = dice.choice(TEAMS) if dice.random() < ANY_TEAM else TEAM_OF[topic]
         team = MISTAKE[1] if topic == MISTAKE[0] else team
         asked = messages(ticket(topic, dice.choice(PHRASINGS), dice))
         rows.append({"messages": [*asked, {"role": "assistant", "content": team}]})

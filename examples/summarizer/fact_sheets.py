@@ -62,7 +62,7 @@ def recall(sheet: FactSheet, summary: str) -> float:
     return sum(fact in pairs for fact in kept) / len(kept)
 
 
-def sloppy_summary(number: int) -> list[dict[str, str]]:
+def noisy_summary(number: int) -> list[dict[str, str]]:
     """Returns a conversation of somebody who leaves out a wanted fact as often as not, and adds others."""
     sheet = draw_sheet("sloppy", number)
     dice = random.Random(f"writer/{number}")
@@ -73,11 +73,11 @@ def sloppy_summary(number: int) -> list[dict[str, str]]:
 
 
 def reference_scores() -> dict[str, float]:
-    """Returns the mean recall of the sloppy writer, and of one who keeps the first facts of the sheet."""
+    """Returns the mean recall of the demonstrations, and of one who keeps the first facts of the sheet."""
     sheets = [draw_sheet("sloppy", number) for number in range(500)]
-    sloppy = [recall(sheet, sloppy_summary(n)[-1]["content"]) for n, sheet in enumerate(sheets)]
+    shown = [recall(sheet, noisy_summary(n)[-1]["content"]) for n, sheet in enumerate(sheets)]
     first = [recall(sheet, ", ".join(map(" ".join, sheet.facts[:WANTED]))) for sheet in sheets]
-    return {"sloppy writer": sum(sloppy) / len(sloppy), "first three facts": sum(first) / len(first)}
+    return {"the demonstrations": sum(shown) / len(shown), "first three facts": sum(first) / len(first)}
 
 
 def sheet_in(messages: Sequence[Mapping[str, Any]]) -> FactSheet:

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Summarizer
 #
-# A sheet has eight facts, and the reader wants three of them. First the model learns the form from sloppy
-# summaries, then reinforcement learning teaches it what to keep and what to leave out.
+# A sheet has eight facts, and the reader wants three of them. First the model learns the form from noisy
+# demonstrations, then reinforcement learning teaches it what to keep and what to leave out.
 #
 #     python examples/summarizer/summarizer.py                   # recall less a price for the length
 #     python examples/summarizer/summarizer.py --reward rubric   # a judge scores by two criteria instead
@@ -15,7 +15,7 @@ import argparse
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from fact_sheets import FactSheet, brevity, completeness, draw_sheet, recall, sloppy_summary, words_of
+from fact_sheets import FactSheet, brevity, completeness, draw_sheet, noisy_summary, recall, words_of
 
 import art
 from art.local import LocalBackend
@@ -98,7 +98,7 @@ async def main(options: argparse.Namespace) -> None:
         if await model.get_step() == 0:
             await evaluate(model, "base", options.held_out)
         if await model.get_step() == 0 and options.demonstrations:
-            shown = [{"messages": sloppy_summary(number)} for number in range(options.demonstrations)]
+            shown = [{"messages": noisy_summary(number)} for number in range(options.demonstrations)]
             await model.train_sft(
                 shown, art.TrainSFTConfig(learning_rate=options.sft_learning_rate, batch_size=8)
             )

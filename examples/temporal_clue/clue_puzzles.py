@@ -106,7 +106,7 @@ def draw_puzzle(stream: str, number: int) -> Puzzle:
     return Puzzle(people, rooms, tuple(clues), questions, answers)
 
 
-def careless_answers(number: int, right: float) -> list[dict[str, str]]:
+def noisy_answers(number: int, right: float) -> list[dict[str, str]]:
     """Returns a conversation of somebody who guesses, but for a share `right` of the questions."""
     puzzle = draw_puzzle("careless", number)
     dice = random.Random(f"guesses/{number}")

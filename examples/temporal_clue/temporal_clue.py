@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from clue_puzzles import Puzzle, careless_answers, draw_puzzle
+from clue_puzzles import Puzzle, draw_puzzle, noisy_answers
 
 import art
 from art.local import LocalBackend
 
-CARELESS = 0.15
-"""Share of the questions that the writer of the demonstrations does not guess."""
+SHOWN_RIGHT = 0.15
+"""Share of the questions that a demonstration does not answer at random."""
 
 # %% [markdown]
 # A rollout is one reply. The reward is the share of the questions that it answers right.
@@ -72,7 +72,7 @@ async def main(options: argparse.Namespace) -> None:
             await evaluate(model, "base", options.held_out)
         if await model.get_step() == 0 and options.demonstrations:
             shown = [
-                {"messages": careless_answers(number, CARELESS)} for number in range(options.demonstrations)
+                {"messages": noisy_answers(number, SHOWN_RIGHT)} for number in range(options.demonstrations)
             ]
             await model.train_sft(
                 shown, art.TrainSFTConfig(learning_rate=options.sft_learning_rate, batch_size=8)

@@ -1,6 +1,6 @@
-"""The world of text-to-SQL: tables, questions about them, queries that SQLite runs, and a careless writer.
+"""The world of text-to-SQL: tables, questions about them, queries that SQLite runs, and noisy demonstrations.
 
-python examples/text_to_sql/table_questions.py careless.jsonl   # a data set for fine-tuning
+python examples/text_to_sql/table_questions.py noisy.jsonl   # a data set for fine-tuning
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def is_right(question: TableQuestion, sql: str) -> bool:
         return False
 
 
-def careless_query(question: TableQuestion, dice: random.Random) -> Query:
+def noisy_query(question: TableQuestion, dice: random.Random) -> Query:
     """Returns the query of somebody who takes a wrong column, forgets a condition, or overlooks a `not`."""
     query = question.right
     if query.column is not None and dice.random() < 0.35:
@@ -159,13 +159,13 @@ def careless_query(question: TableQuestion, dice: random.Random) -> Query:
     return query
 
 
-def demonstrations(stream: str, count: int, *, careless: bool) -> list[dict[str, Any]]:
-    """Returns rows for fine-tuning: a question, and a query that is right or careless."""
+def demonstrations(stream: str, count: int, *, noisy: bool) -> list[dict[str, Any]]:
+    """Returns rows for fine-tuning: a question, and a query that is right or noisy."""
     rows = []
     for number in range(count):
         question = draw_question(stream, number)
         dice = random.Random(f"{stream}/writer/{number}")
-        query = careless_query(question, dice) if careless else question.right
+        query = noisy_query(question, dice) if noisy else question.right
         rows.append({"messages": [*question.messages, {"role": "assistant", "content": query.sql}]})
     return rows
 
@@ -176,12 +176,12 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def reference_scores() -> dict[str, float]:
-    """Returns the share of right queries of the careless writer."""
+    """Returns the share of right queries of the demonstrations."""
     questions = [draw_question("careless", number) for number in range(300)]
-    rows = demonstrations("careless", 300, careless=True)
+    rows = demonstrations("careless", 300, noisy=True)
     right = [is_right(one, row["messages"][-1]["content"]) for one, row in zip(questions, rows, strict=True)]
-    return {"careless writer": sum(right) / len(right)}
+    return {"the demonstrations": sum(right) / len(right)}
 
 
 if __name__ == "__main__":
-    write_rows(Path(sys.argv[1]), demonstrations("careless", 1600, careless=True))
+    write_rows(Path(sys.argv[1]), demonstrations("careless", 1600, noisy=True))

@@ -2,7 +2,7 @@
 # # Text to SQL
 #
 # A question about a table becomes an SQL query, which SQLite really runs: the query is right if it finds what
-# the right one finds. The student learns in three stages: from a careless data set, from the replies of a
+# the right one finds. The student learns in three stages: from a noisy data set, from the replies of a
 # teacher, and at last from the teacher's opinion of what the student itself writes.
 #
 #     python examples/text_to_sql/text_to_sql.py                    # on-policy distillation at the end
@@ -89,7 +89,7 @@ async def open_teacher(stack: AsyncExitStack, options: argparse.Namespace) -> Te
     backend = LocalBackend(path=str(path), server_options={"engine": {"name": options.engine}})
     await model.register(await stack.enter_async_context(backend))
     if await model.get_step() == 0:
-        write_rows(path / "right.jsonl", demonstrations("school", options.teacher_rows, careless=False))
+        write_rows(path / "right.jsonl", demonstrations("school", options.teacher_rows, noisy=False))
         await train_sft_from_file(model, path / "right.jsonl", batch_size=8, peak_lr=options.teacher_rate)
     return Teacher(str(model.inference_base_url), model.get_inference_name(), str(model.inference_api_key))
 
@@ -121,9 +121,9 @@ async def train_step(
 ) -> str:
     """Train step `step` and return the name of its stage."""
     if step == 0:
-        path = Path(options.data or Path(options.path) / "rows" / "careless.jsonl")
+        path = Path(options.data or Path(options.path) / "rows" / "noisy.jsonl")
         if not options.data:
-            write_rows(path, demonstrations("careless", options.demonstrations, careless=True))
+            write_rows(path, demonstrations("careless", options.demonstrations, noisy=True))
         await train_sft_from_file(model, path, batch_size=8, peak_lr=options.sft_rate)
         return "SFT"
     assert teacher is not None
@@ -176,8 +176,8 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--teacher-model", help="the teacher's name there; its key is in ART_TEACHER_KEY")
     parser.add_argument("--teacher-rows", type=int, default=4000, help="right queries to train it on")
     parser.add_argument("--teacher-rate", type=float, default=3e-3, help="of its fine-tuning")
-    parser.add_argument("--data", help="a file of rows for step 1; by default careless ones are written")
-    parser.add_argument("--demonstrations", type=int, default=2400, help="rows of the careless data set")
+    parser.add_argument("--data", help="a file of rows for step 1; by default noisy ones are written")
+    parser.add_argument("--demonstrations", type=int, default=2400, help="rows of the noisy data set")
     parser.add_argument("--replies", type=int, default=800, help="questions that the teacher answers")
     parser.add_argument("--seed", type=int, default=0, help="of the first weights and the questions")
     parser.add_argument("--steps", type=int, default=32, help="one SFT, one with replies, the rest on-policy")

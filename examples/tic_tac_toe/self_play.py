@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Tic-tac-toe in self-play
 #
-# One model plays both seats, and learns from the games against itself. It first learns the form from the
-# games of a careless player. It never meets the two players that it is evaluated against.
+# One model plays both seats, and learns from the games against itself. It first learns the form from
+# noisy demonstrations. It never meets the two players that it is evaluated against.
 #
 #     python examples/tic_tac_toe/self_play.py        # five minutes on two cores
 #     python examples/tic_tac_toe/self_play.py --model Qwen/Qwen3-1.7B --engine vllm --learning-rate 3e-4
@@ -20,11 +20,11 @@ from three_in_a_row import (
     EMPTY,
     REWARDS,
     Player,
-    careless_games,
     draw_board,
     half_of_cells,
     named_cell,
     next_boards,
+    noisy_games,
     outcome,
     perfect_player,
     place,
@@ -162,7 +162,7 @@ async def main(options: argparse.Namespace) -> None:
         if await model.get_step() == 0:
             await evaluate(model, "base", options.held_out)
         if await model.get_step() == 0 and options.demonstrations:
-            shown = careless_games(options.demonstrations, random.Random(options.seed))
+            shown = noisy_games(options.demonstrations, random.Random(options.seed))
             await model.train_sft(shown, art.TrainSFTConfig(learning_rate=1e-3, batch_size=32))
             await evaluate(model, "SFT", options.held_out)
         lost: deque[str] = deque(maxlen=REMEMBERED)
@@ -184,7 +184,9 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--engine", default="builtin", choices=("builtin", "vllm"))
     parser.add_argument("--seed", type=int, default=0, help="of the adapter's first weights and the boards")
     parser.add_argument("--steps", type=int, default=40, help="the first is supervised")
-    parser.add_argument("--demonstrations", type=int, default=1200, help="careless games; 0: no fine-tuning")
+    parser.add_argument(
+        "--demonstrations", type=int, default=1200, help="games shown first; 0: no fine-tuning"
+    )
     parser.add_argument("--groups", type=int, default=48, help="boards that games of a step begin from")
     parser.add_argument("--group-size", type=int, default=8, help="games from each board")
     parser.add_argument("--learning-rate", type=float, default=5e-4)

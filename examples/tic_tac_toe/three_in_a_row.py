@@ -22,7 +22,7 @@ PLAYS_BOTH = "You play a game."
 PAIRS = ("XX", "OO", "X.", "..", "O.", "XO")
 """What the two other cells of a line can hold."""
 CARE = 0.5
-"""The share of moves at which the careless player looks for lines to complete, his own first."""
+"""Share of the demonstrations' moves that complete a line if one can, the own one first."""
 REWARDS = {"won": 1.0, "draw": 0.5, "lost": 0.0, "invalid": -1.0}
 
 Player = Callable[[str, random.Random], int]
@@ -110,7 +110,7 @@ def perfect_player(board: str, dice: random.Random) -> int:
     return dice.choice([cell for cell, one in worth.items() if one == max(worth.values())])
 
 
-def careless_player(board: str, dice: random.Random) -> int:
+def noisy_player(board: str, dice: random.Random) -> int:
     wanted = completing_cells(board, "X") or completing_cells(board, "O")
     return dice.choice(wanted if wanted and dice.random() < CARE else free_cells(board))
 
@@ -130,13 +130,13 @@ def next_boards(count: int, lost: Sequence[str], dice: random.Random) -> list[st
     return [opening(dice) for _ in range(count - half)] + dice.sample(again, min(half, len(again)))
 
 
-def careless_games(count: int, dice: random.Random) -> list[dict[str, list[dict[str, str]]]]:
-    """Returns the moves of games between careless players, each as a conversation."""
+def noisy_games(count: int, dice: random.Random) -> list[dict[str, list[dict[str, str]]]]:
+    """Returns the moves of noisy games, each as a conversation."""
     shown = []
     for _ in range(count):
         board = EMPTY
         while outcome(board) is None:
-            cell = careless_player(board, dice)
+            cell = noisy_player(board, dice)
             said = {"role": "assistant", "content": str(cell + 1)}
             shown.append({"messages": [*question(board), said]})
             board = swapped(place(board, cell))
@@ -170,7 +170,7 @@ def scores_against_perfect() -> dict[str, float]:
     """Returns the share of games that is not lost against perfect play, in each seat half of the time."""
     players = {
         "random player": random_player,
-        "careless player": careless_player,
+        "the demonstrations": noisy_player,
         "perfect player": perfect_player,
     }
     return {

@@ -176,16 +176,14 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Extra -> the modules that tell whether it is installed."""
-_DISTRIBUTION = "agent-reinforcement-trainer"
+DISTRIBUTION = "agent-reinforcement-trainer"
 
 
 def install_command(extra: str) -> str:
-    """Returns the shell command that adds an extra, from where this package was installed.
-
-    >>> install_command("local")
-    "pip install 'agent-reinforcement-trainer[local]'"
+    """Returns the shell command that adds an extra, from where this package was installed:
+    `pip install 'agent-reinforcement-trainer[local]'` where that was an index.
     """
-    named = f"{_DISTRIBUTION}[{extra}]"
+    named = f"{DISTRIBUTION}[{extra}]"
     origin = _origin()
     if origin is None:
         return f"pip install {quote(named)}"
@@ -202,7 +200,7 @@ def _origin() -> dict[str, Any] | None:
     from importlib.metadata import PackageNotFoundError, distribution  # needed by errors alone, and slow
 
     try:
-        written = distribution(_DISTRIBUTION).read_text("direct_url.json")
+        written = distribution(DISTRIBUTION).read_text("direct_url.json")
     except PackageNotFoundError:
         return None
     origin: dict[str, Any] | None = json.loads(written) if written else None

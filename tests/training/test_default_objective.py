@@ -12,20 +12,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny_policies import MODEL, VOCABULARY, policy, qwen3, randomize
+from tiny_policies import MODEL, VOCABULARY, accumulate_gradient, policy, qwen3, randomize
 
 from art.batch.algorithms import resolve
 from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
-from art.batch.build import build_batch
 from art.client.train_request import algorithm_of
-from art.training.first_pass import References
-from art.training.losses.registry import make_loss
-from art.training.minibatches import minibatches
-from art.training.step import Learner, _Step
-from art.training.tally import Tally, TokenRecord
 from art.training.trainer import Trainer
 from art.wire.algorithm import Algorithm
-from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
+from art.wire.training import LoraSpec
 
 pytestmark = pytest.mark.slow
 
@@ -71,30 +65,8 @@ def groups(seed: int) -> list[GroupRow]:
 
 
 def ours(rows: list[GroupRow], algorithm: Algorithm) -> torch.Tensor:
-    """The gradient of a step, as the trainer accumulates it before its optimizer."""
-    made, batch = trainer(), build_batch(rows, algorithm=algorithm)
-    request = TrainRequest(
-        model=MODEL,
-        step=0,
-        algorithm=algorithm,
-        optimizer=OptimizerSpec(learning_rate=1e-3),
-        normalizer=batch.normalizer,
-        sampling=list(batch.sampling),
-    )
-    model = made._open[MODEL]
-    learner = Learner(
-        policy=made.policy,
-        optimizer=model.optimizer,
-        loss=make_loss(algorithm),
-        references=References(made.policy, made._weights, model.adapter),
-    )
-    step = _Step(learner, batch.tree, batch.entries, request, 64)
-    step.prepare()
-    (rows_E,) = minibatches(batch.entries, algorithm.updates)
-    record = TokenRecord(batch.entries.logprob_E, step.columns.sampled_E, [rows_E], whole=False)
-    tally = Tally(1, lambda *_: None, record)
-    for _, micro in step.begin_update(rows_E, tally, 64).micro_batches:
-        step.loss(micro, tally).backward()
+    made = trainer()
+    accumulate_gradient(made, rows, algorithm)
     return flat(made)
 
 

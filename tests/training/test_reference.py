@@ -12,10 +12,10 @@ from tiny_policies import MODEL, causal_lm, games, llama, policy, qwen3, randomi
 
 from art.errors import CheckpointError
 from art.training.first_pass import References
-from art.training.lora import WEIGHTS_FILE
 from art.training.policy import Policy
 from art.training.trainer import Trainer
 from art.training.weights import Weights
+from art.wire.models import ADAPTER_FILE
 from art.wire.training import LoraSpec
 
 ROWS = [[1, 2, 3, 4, 5, 6], [7, 8, 9], [3, 1, 4, 1, 5, 9, 2, 6]]
@@ -111,7 +111,7 @@ def test_a_folder_of_peft_alone_is_a_reference_too(saved: Path, tmp_path: Path) 
     config = json.loads((saved / "adapter_config.json").read_text())
     config["target_modules"] = ".*(q_proj|up_proj)"
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    (tmp_path / WEIGHTS_FILE).write_bytes((saved / WEIGHTS_FILE).read_bytes())
+    (tmp_path / ADAPTER_FILE).write_bytes((saved / ADAPTER_FILE).read_bytes())
     made = Opened()
     with made.references.checkpoint(saved):
         expected = made.policy.row_logprobs(ROWS)

@@ -13,7 +13,12 @@ from art.batch.algorithms import resolve
 from art.batch.batch_types import Batch, GroupRow, RolloutRow, SampleRow, TokenTree, Untrainable
 from art.batch.build import build_batch
 from art.training.attention.interface import NAME, register
+from art.training.first_pass import References
+from art.training.losses.registry import make_loss
+from art.training.minibatches import minibatches
 from art.training.policy import Policy
+from art.training.step import Learner, _Step
+from art.training.tally import Tally, TokenRecord
 from art.training.trainer import Trainer
 from art.wire.algorithm import Algorithm, LossSpec
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
@@ -91,6 +96,33 @@ def randomize(parameters: dict[str, torch.nn.Parameter], seed: int = 0) -> None:
         for name in sorted(parameters):
             noise = torch.randn(parameters[name].shape, generator=generator)
             parameters[name].copy_(noise.to(parameters[name].dtype) * 0.3)
+
+
+def accumulate_gradient(made: Trainer, rows: list[GroupRow], algorithm: Algorithm) -> None:
+    """The gradient of a step of the model `MODEL`, as the trainer accumulates it before its optimizer."""
+    batch = build_batch(rows, algorithm=algorithm)
+    asked = TrainRequest(
+        model=MODEL,
+        step=0,
+        algorithm=algorithm,
+        optimizer=OptimizerSpec(learning_rate=1e-3),
+        normalizer=batch.normalizer,
+        sampling=list(batch.sampling),
+    )
+    model = made._open[MODEL]
+    learner = Learner(
+        policy=made.policy,
+        optimizer=model.optimizer,
+        loss=make_loss(algorithm),
+        references=References(made.policy, made._weights, model.adapter),
+    )
+    step = _Step(learner, batch.tree, batch.entries, asked, 64)
+    step.prepare()
+    (rows_E,) = minibatches(batch.entries, algorithm.updates)
+    record = TokenRecord(batch.entries.logprob_E, step.columns.sampled_E, [rows_E], whole=False)
+    tally = Tally(1, lambda *_: None, record)
+    for _, micro in step.begin_update(rows_E, tally, 64).micro_batches:
+        step.loss(micro, tally).backward()
 
 
 BY_TOKEN = resolve("cispo")

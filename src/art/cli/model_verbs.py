@@ -17,6 +17,7 @@ from art.errors import ARTError, ConfigurationError
 DataDir = Annotated[
     Path, typer.Option(help="The data folder: what `art serve --data-dir` or LocalBackend(path=...) used.")
 ]
+DATA_DIR = Path(".art")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -71,7 +72,7 @@ def export(
     output: Annotated[Path, typer.Option(help="The folder to write. It must be new or empty.")],
     format: Format = "merged",
     best: Best = None,
-    data_dir: DataDir = Path(".art"),
+    data_dir: DataDir = DATA_DIR,
     dtype: Dtype = "auto",
     license: License = None,
     task: CardTask = None,
@@ -169,7 +170,7 @@ def evaluate(
     concurrency: Annotated[int, typer.Option(min=1, help="Concurrent rollouts.")] = 16,
     split: Annotated[str, typer.Option(help="The split to log to.")] = "val",
     best: Best = None,
-    data_dir: DataDir = Path(".art"),
+    data_dir: DataDir = DATA_DIR,
     json: AsJson = False,
 ) -> None:
     """Evaluate a checkpoint: mean reward and metrics with their standard errors, and pass@k.
@@ -210,7 +211,7 @@ def show(
     split: Annotated[
         str | None, typer.Option(help="The split. Default: train if it has the step, else val, else another.")
     ] = None,
-    data_dir: DataDir = Path(".art"),
+    data_dir: DataDir = DATA_DIR,
     json: AsJson = False,
 ) -> None:
     """Show logged trajectories: turns, tool calls, rewards, metrics and logs.
@@ -228,7 +229,7 @@ def explain(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="The model, PROJECT/NAME, or the folder of a model or run.")
     ],
-    data_dir: DataDir = Path(".art"),
+    data_dir: DataDir = DATA_DIR,
     json: AsJson = False,
 ) -> None:
     """Say where a run breaks first, with numbers, examples and one thing to change.
@@ -261,7 +262,7 @@ def report(
             "--with-texts", help="Also pack what judges and exceptions of rollouts say, and all settings."
         ),
     ] = False,
-    data_dir: DataDir = Path(".art"),
+    data_dir: DataDir = DATA_DIR,
 ) -> None:
     """Pack a file for a bug report: versions, settings, metrics, findings, rollout outcomes, ends of logs.
 
@@ -340,7 +341,7 @@ def export_logs(
         str, typer.Option(help="openpipe: requests with responses. otlp: OpenTelemetry spans.")
     ] = "openpipe",
     split: Annotated[str | None, typer.Option(help="The split: train or val. Default: all.")] = None,
-    data_dir: DataDir = Path(".art"),
+    data_dir: DataDir = DATA_DIR,
 ) -> None:
     """Write logged rollouts as a request log, for other programs and for `art import`.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art.cli.model_verbs import AsJson, DataDir, readable_errors
+from art.cli.model_verbs import DATA_DIR, AsJson, DataDir, readable_errors
 from art.errors import ConfigurationError
 from art.process.environment import API_KEY, variable
 
@@ -38,7 +38,6 @@ Url = Annotated[
         help="The address of a server, instead of a data folder. Its key is read from ART_API_KEY.",
     ),
 ]
-DATA_DIR = Path(".art")
 SHOWN_REWARDS = 10
 _UNBOUNDED = 1000
 

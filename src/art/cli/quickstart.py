@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from art.environments import tasks
 from art.errors import ARTError
+from art.process.interrupt import INTERRUPTED
 from art.runs.quickstart import (
     QuickstartChoices,
     QuickstartFolder,
@@ -23,8 +24,6 @@ from art.runs.quickstart import (
     run_quickstart,
 )
 from art.runs.quickstart_report import draw_reward_curve, print_report, print_step, result_json, save_result
-
-INTERRUPTED = 130
 
 
 def quickstart_command(

@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 
 from art.errors import ARTError, ConfigurationError
 from art.process import environment
+from art.process.interrupt import INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +54,6 @@ BudgetUsd = Annotated[
 ]
 DataDir = Annotated[Path, typer.Option(help="The folder of runs, models and cached answers.")]
 JsonFile = Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")]
-DATA_DIR = Path(".art")
 
 
 def settings_verb(
@@ -139,9 +139,6 @@ def _with_parameters(function: Callable[..., None], more: list[inspect.Parameter
     called.__signature__ = signature  # type: ignore[attr-defined]
     called.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
     return called
-
-
-INTERRUPTED = 130
 
 
 def run_reported(work: Callable[[], Coroutine[Any, Any, None]]) -> int:

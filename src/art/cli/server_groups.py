@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from art.cli.model_verbs import AsJson, readable_errors
+from art.cli.model_verbs import DATA_DIR, AsJson, readable_errors
 from art.errors import ConfigurationError, ServerUnreachableError, require_extra
 from art.process.environment import API_KEY, variable
 
@@ -29,7 +29,6 @@ keys = typer.Typer(
 
 Name = Annotated[str, typer.Argument(help="The tenant: letters, digits, '.', '_' and '-'.")]
 DataDir = Annotated[Path, typer.Option(help="The server's data folder.")]
-DATA_DIR = Path(".art")
 
 
 @keys.command()

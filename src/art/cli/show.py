@@ -15,11 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from art.errors import ConfigurationError
-from art.tracking.folders import NamedModel, find_model
+from art.tracking.folders import LOG_SUFFIXES, NamedModel, find_model
 from art.trajectories import History, Trajectory, TrajectoryGroup
 from art.types import SHOW, Unscored, is_choice, known_reward, text_of_content
 
-LOG_SUFFIXES = (".parquet", ".jsonl")
 SPLITS_SHOWN_FIRST = ("train", "val")
 METRIC_COLUMNS = 6
 PER_REPLY = {"completion_tokens": "completion_tokens a reply"}

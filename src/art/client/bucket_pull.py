@@ -130,7 +130,7 @@ def fetch_step(
 
 
 def check_safetensors(file: Path) -> None:
-    """Returns whether the file is as long as its header says. Raises StorageError when it is not."""
+    """Checks that the file is as long as its header says. Raises StorageError when it is not."""
     size = file.stat().st_size
     try:
         with file.open("rb") as stream:

@@ -31,6 +31,7 @@ from art.wire.models import (
     JOB_FILE,
     MANIFEST_FILE,
     STATE_FILE,
+    STEP_FOLDER,
     Manifest,
     ManifestEntry,
     manifest_entry,
@@ -43,7 +44,6 @@ _log = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 TORN = ".incomplete"
 """Lies in a step's folder while it is uploaded or removed."""
-_STEP = re.compile(r"\d{4,}")
 _REMOTE = re.compile(rf"{CHECKPOINTS}/(\d{{4,}})/([^/]+)")
 
 
@@ -56,7 +56,7 @@ def local_steps(folder: Path) -> dict[int, Path]:
     checkpoints = folder / CHECKPOINTS
     if not checkpoints.is_dir():
         return {}
-    found = {int(path.name): path for path in checkpoints.iterdir() if _STEP.fullmatch(path.name)}
+    found = {int(path.name): path for path in checkpoints.iterdir() if STEP_FOLDER.fullmatch(path.name)}
     return dict(sorted(found.items()))
 
 

@@ -84,7 +84,6 @@ Found = LoggedCall | LoggedScore | LeftOut
 FAILED, NO_CALL, NO_TEXTS = "failed request", "not a model call", "texts were not recorded"
 OTHER_API, BROKEN_LINE, UNREADABLE = "not a chat completion", "broken line", "unreadable record"
 BROKEN_FILE = "broken file"
-UNKNOWN = "unknown format"
 
 
 class NotUsable(Exception):

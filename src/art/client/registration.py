@@ -30,7 +30,7 @@ from art.client.foreign_options import (
     read_options,
 )
 from art.errors import ARTError, ConfigurationError
-from art.wire.models import REGISTER_AND_RESUME, ModelInfo, RegisterRequest
+from art.wire.models import REGISTER_AND_RESUME, SHORTEST_KEY, ModelInfo, RegisterRequest
 from art.wire.records import Bits, first_flaw, quantized_name
 from art.wire.training import LoraSpec, OptimizerSpec
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 
 _SERVER_CONFIG = "_openai_client_config"
-_SHORTEST_KEY = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,10 +69,10 @@ def server_config(config: Mapping[str, Any] | None) -> ServerConfig:
         raise _wrong_value("server_args", "host", host, "a name or an address")
     if port is not None and not (_is_whole(port) and 0 <= port <= 65535):
         raise _wrong_value("server_args", "port", port, "a number from 0 (any free one) to 65535")
-    fit = isinstance(key, str) and len(key) >= _SHORTEST_KEY and key.isascii() and key.isprintable()
+    fit = isinstance(key, str) and len(key) >= SHORTEST_KEY and key.isascii() and key.isprintable()
     if key is not None and (not fit or " " in key):
         raise _wrong_value(
-            "server_args", "api_key", "...", f"at least {_SHORTEST_KEY} printable ASCII characters"
+            "server_args", "api_key", "...", f"at least {SHORTEST_KEY} printable ASCII characters"
         )
     length = engine.get("max_model_len")
     if length is not None and not (_is_whole(length) and length >= 1):

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from art.cluster.host import DISTRIBUTION
 from art.cluster.launcher import ClusterLauncher
 from art.cluster.plan import NodeRow, WorkerBundle, describe_amounts
 from art.cluster.settings import ClusterSettings
-from art.errors import ARTError
+from art.errors import DISTRIBUTION, ARTError
 
 _REACH_S = 5.0
 

@@ -29,7 +29,7 @@ from starlette.routing import Mount, Route
 from art.cluster.messages import HostAddress, HostNews, HostOrder, Reached, ReachOrder, Started, StartOrder
 from art.cluster.shelf import Shelf
 from art.cluster.shelf_app import QuietServer, ShelfAddress, guard_route, make_shelf_app
-from art.errors import ConfigurationError, WorkerError
+from art.errors import DISTRIBUTION, ConfigurationError, WorkerError
 from art.process.files import ScratchFolder
 from art.process.resources import listen
 from art.process.worker import Worker, WorkerSpec
@@ -42,7 +42,6 @@ _SIGN_S = 1.0
 _LAST_REPLY_S = 0.3
 _MOST_LOG = 1 << 16
 """Bytes of the log in one line."""
-DISTRIBUTION = "agent-reinforcement-trainer"
 
 
 class NodeHost:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from art.cluster.cluster_record import ClusterRecord, DrainedNodes
-from art.cluster.host import DISTRIBUTION
 from art.cluster.host_client import HostClient
 from art.cluster.messages import HostAddress, HostOrder, PlaceOrder
 from art.cluster.placer_link import PlacerLink
@@ -29,7 +28,7 @@ from art.cluster.settings import ClusterSettings
 from art.cluster.shelf import Shelf
 from art.cluster.shelf_app import NodeShelf, ShelfServer
 from art.cluster.shelf_disk import Bucket, FanOut, ShelfDisk
-from art.errors import ConfigurationError, DeadlineError, NotFoundError
+from art.errors import DISTRIBUTION, ConfigurationError, DeadlineError, NotFoundError
 from art.process.files import write_first
 from art.process.worker import GangPlace, WorkerSpec
 

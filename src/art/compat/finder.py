@@ -74,7 +74,7 @@ class AliasLoader:
         self._current = current
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Returns None: Python makes a module, which `exec_module` replaces. A loaded module keeps its
+        """Leaves it to Python to make a module, which `exec_module` replaces. A loaded module keeps its
         spec.
         """
 

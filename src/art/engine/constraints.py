@@ -206,7 +206,7 @@ class Grammars:
     A constraint is compiled by a helper process first, under limits of time and memory: here nothing could
     stop a compiler, and its memory would stay.
 
-    >>> guide = Grammars("art/nano").open(Constraint(kind="regex", text="[0-9]+"), stops=[2])
+        guide = Grammars(folder).open(Constraint(kind="regex", text="[0-9]+"), stops=[2])
     """
 
     def __init__(self, model: str, *, load: Callable[[str], Vocabulary] | None = None) -> None:

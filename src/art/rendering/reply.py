@@ -35,8 +35,8 @@ from typing import Any, Protocol
 
 from art.rendering.chat_renderer import Message, Parsed, Tool, ToolCall
 
-_DECODER = JSONDecoder()
-_SPACE = " \t\n\r"
+JSON_DECODER = JSONDecoder()
+JSON_SPACE = " \t\n\r"
 
 
 def raw_member(text: str, key: str) -> str | None:
@@ -54,12 +54,12 @@ def raw_member(text: str, key: str) -> str | None:
     position = _skip(text, position + 1)
     try:
         while text[position : position + 1] == '"':
-            name, position = _DECODER.raw_decode(text, position)
+            name, position = JSON_DECODER.raw_decode(text, position)
             position = _skip(text, position)
             if text[position : position + 1] != ":":
                 return None
             start = _skip(text, position + 1)
-            _, position = _DECODER.raw_decode(text, start)
+            _, position = JSON_DECODER.raw_decode(text, start)
             if name == key:
                 found = text[start:position]
             position = _skip(text, position)
@@ -79,7 +79,7 @@ def is_object(text: str) -> bool:
 
 
 def _skip(text: str, position: int) -> int:
-    while position < len(text) and text[position] in _SPACE:
+    while position < len(text) and text[position] in JSON_SPACE:
         position += 1
     return position
 

@@ -23,11 +23,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from json.decoder import JSONDecoder
 from typing import Any
 
 from art.rendering.chat_renderer import Parsed, ToolCall
-from art.rendering.reply import begun_call, is_object, raw_member
+from art.rendering.reply import JSON_DECODER, JSON_SPACE, begun_call, is_object, raw_member
 
 CALL, END_CALL = "<tool_call>", "</tool_call>"
 RESULT, END_RESULT = "<tool_response>", "</tool_response>"
@@ -51,8 +50,6 @@ needed, please make the tool calls an empty list '[]'.
 ]</tool_call>
 The results of the calls follow in <tool_response></tool_response>. When they answer the question, reply in \
 plain text."""
-_DECODER = JSONDecoder()
-_SPACE = " \t\n\r"
 
 
 def tools_text(tools: Sequence[Mapping[str, Any]]) -> str:
@@ -214,7 +211,7 @@ def _read_list(text: str, start: int) -> tuple[int, list[ToolCall] | None]:
 
 def _read_into(calls: list[ToolCall], text: str, start: int) -> int:
     """Returns the end of the call that begins here. Raises ValueError where it is none."""
-    value, end = _DECODER.raw_decode(text, start)
+    value, end = JSON_DECODER.raw_decode(text, start)
     name = value.get("name") if isinstance(value, dict) else None
     arguments = raw_member(text[start:end], "arguments") or "{}"
     if not isinstance(name, str) or not name:
@@ -243,6 +240,6 @@ def _begun_calls(text: str) -> tuple[ToolCall, ...]:
 
 
 def _skip(text: str, position: int) -> int:
-    while position < len(text) and text[position] in _SPACE:
+    while position < len(text) and text[position] in JSON_SPACE:
         position += 1
     return position

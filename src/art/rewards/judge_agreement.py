@@ -59,7 +59,7 @@ def pair_conflict(first: Sequence[float], second: Sequence[float]) -> float:
 
     Noise among equals is small here, a mistake that one makes and the other knows is large.
 
-    >>> pair_conflict([0.9, 0.1], [0.2, 0.6])
+    >>> round(pair_conflict([0.9, 0.1], [0.2, 0.6]), 3)
     0.4
     """
     pairs = list(combinations(zip(first, second, strict=True), 2))

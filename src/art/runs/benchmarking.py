@@ -15,7 +15,7 @@ from art.errors import ConfigurationError, TrajectoryLogError, require_extra
 from art.gather import gather_trajectories
 from art.tracking.folders import ModelPaths, get_models_dir
 from art.tracking.model_files import read_history
-from art.tracking.names import route
+from art.tracking.names import STEP_COLUMN, route
 from art.tracking.rollout_figures import scores
 from art.tracking.trajectory_log import lines_of_step, read_stored, rows_frame
 from art.tracking.trajectory_rows import double, from_text
@@ -375,10 +375,6 @@ def _pull_files(model: Model[Any, Any], bucket: str | None, prefix: str | None) 
     return sorted(path for path in store.run_each(pull, sorted(logs)) if path)
 
 
-X_AXIS = "training_step"
-"""As in the rows of a model's log."""
-
-
 def log_constant_metrics_wandb(
     model: Model[Any, Any],
     num_steps: int,
@@ -405,11 +401,11 @@ def log_constant_metrics_wandb(
         entity=model.entity, project=model.project, name=name, id=name, resume="allow", reinit="create_new"
     )
     try:
-        run.define_metric(X_AXIS)
+        run.define_metric(STEP_COLUMN)
         for metric in row:
-            run.define_metric(metric, step_metric=X_AXIS)
+            run.define_metric(metric, step_metric=STEP_COLUMN)
         for step in range(num_steps):
-            run.log({X_AXIS: step, **row})
+            run.log({STEP_COLUMN: step, **row})
     finally:
         run.finish()
 

@@ -155,7 +155,6 @@ ADDED_BY_GATHERING = {"completion_tokens", "duration"}
 """Metrics that every gathered rollout has, beside those of its own."""
 JUDGE = "judge/"
 """Begins the names of what the judge's checks find, in the metrics of a group."""
-ALARM = "judge/alarm"
 REASON_CHARS = 500
 
 

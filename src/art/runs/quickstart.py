@@ -130,7 +130,7 @@ def resumed_settings(
 class Evaluation:
     """The means over rollouts of new scenarios; of a metric, over the rollouts that have it.
 
-    >>> Evaluation.of([{"reward": 1.0, "not_lost": 1.0}, {"reward": -1.0, "not_lost": 0.0}]).means
+    >>> Evaluation.from_rows([{"reward": 1.0, "not_lost": 1.0}, {"reward": -1.0, "not_lost": 0.0}]).means
     {'reward': 0.0, 'not_lost': 0.5}
     """
 

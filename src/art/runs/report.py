@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from art.rewards.reward import ALARM
 from art.runs.comparison import Comparison, Estimate, Verdict
-from art.runs.folder import ALARM, StepRow
+from art.runs.folder import StepRow
 
 if TYPE_CHECKING:
     from art.rewards.llm.channel import Channel

@@ -20,6 +20,7 @@ from art.cluster.settings import ClusterSettings
 from art.errors import ConfigurationError
 from art.process.files import disk_error, write_first
 from art.wire.engine import Transfer
+from art.wire.models import SHORTEST_KEY
 from art.wire.records import Strict, flaws_without_values
 from art.wire.training import Sharding
 
@@ -110,8 +111,6 @@ KEY_VARIABLE = "ART_API_KEY"
 TEACHER_KEY_VARIABLE = "ART_TEACHER_KEY"
 TEACHER_URL_VARIABLE = "ART_TEACHER_URL"
 DATABASE_VARIABLE = "ART_DATABASE_URL"
-SHORTEST_KEY = 8
-"""Characters."""
 
 
 def _origin(value: str) -> str:

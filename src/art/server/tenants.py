@@ -32,8 +32,9 @@ from art.process.files import make_private_folder, take_lock, write_whole
 from art.process.in_use import InUse, Use
 from art.server.data_folder import check_name
 from art.server.http import Scope
-from art.server.settings import SHORTEST_KEY, is_key
+from art.server.settings import is_key
 from art.server.tenancy import SEPARATOR, Tenant
+from art.wire.models import SHORTEST_KEY
 from art.wire.records import Strict, flaws_without_values
 
 _log = logging.getLogger(__name__)

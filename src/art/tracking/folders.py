@@ -147,6 +147,8 @@ def get_model_step(model: AnyTrainableModel, art_path: str) -> int:
 
 
 PATIENCE_SECONDS = 120.0
+LOG_SUFFIXES = (".parquet", ".jsonl")
+"""Of the files with the rollouts of a step."""
 """So long a writer may take; it holds the lock for the time of reading and writing a file."""
 
 

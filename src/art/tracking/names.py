@@ -21,6 +21,8 @@ SECTIONS = frozenset(
     {"reward", "loss", "offpolicy", "pipeline", "throughput", "costs", "time", "data", "system"}
 )
 SPLITS = frozenset({"train", "val", "test"})
+STEP_COLUMN = "training_step"
+"""Of a row of a model's log, and the x axis of its charts."""
 GRADIENT_STEPS = "data/step_num_gradient_steps"
 NOTHING_TRAINED = {"data/step_trainer_tokens": 0.0, GRADIENT_STEPS: 0.0}
 """What a step reports of which no token could be trained."""
@@ -154,7 +156,7 @@ def history_row(metrics: Mapping[str, float], *, step: int, wall_clock: float) -
     """One line of `history.jsonl`. Numbers that are not finite are left out. `wall_clock` in seconds."""
     row: dict[str, Any] = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return row | {
-        "training_step": step,
+        STEP_COLUMN: step,
         "time/wall_clock_sec": wall_clock,
         "step": step,
         "recorded_at": datetime.now().astimezone().isoformat(),

@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING
 from art.errors import TrajectoryLogError, UnreadableFileError, install_command, require_extra
 from art.process.files import disk_error, private_opener
 from art.process.foreign_files import read_foreign
-from art.tracking.folders import lock_folder
+from art.tracking.folders import LOG_SUFFIXES, lock_folder
 from art.tracking.trajectory_lines import TakenLines, append_lines, read_lines
 from art.tracking.trajectory_rows import (
     EMPTY_GROUPS,
@@ -50,7 +50,6 @@ ROWS_TOGETHER = 512
 """Rows that are decoded together: one group of a large step is read without the others."""
 GROUPS_TOGETHER = 32
 """Groups that are in memory at a time while a log is streamed."""
-LOG_SUFFIXES = (".parquet", ".jsonl")
 
 
 def has_polars() -> bool:

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 
-from art.engine.builtin.free_memory import free_memory
+from art.engine.builtin.free_memory import GIB, free_memory
 from art.errors import ConfigurationError
 from art.process.imports import import_lock
 from art.training.gguf_header import PLAIN, GgufHeader, GgufTensor
 
-GIB = 2**30
 SAFETENSORS = "Take the model's folder in safetensors as base_model"
 PARAMETERS: Mapping[str, str] = MappingProxyType(
     {

@@ -24,6 +24,7 @@ import torch
 
 from art.engine.base_models import resolve_base
 from art.engine.builtin.cache import bytes_per_token
+from art.engine.builtin.free_memory import GIB
 from art.engine.gguf_cache import local_folder
 from art.engine.nano_models import PREFIX
 from art.engine.registry import check_bits
@@ -51,7 +52,6 @@ from art.wire.training import LoraSpec
 
 LOG = logging.getLogger(__name__)
 
-GIB = 2**30
 CARDS = (24, 40, 80)
 """GiB of usual GPUs."""
 CONVERSATIONS = 8

@@ -27,7 +27,7 @@ from art.training.checkpoint import TrainerState, check_same, read_tensors, veri
 from art.training.lora_product import join_products
 from art.training.optimizer import seeded_rng, spell_rng
 from art.training.policy import Policy
-from art.wire.models import ADAPTER_CONFIG_FILE, MANIFEST_FILE, STATE_FILE
+from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE, MANIFEST_FILE, STATE_FILE
 from art.wire.records import split_bits
 from art.wire.training import LoraSpec
 
@@ -78,8 +78,6 @@ def lora_of(adapter: PeftAdapter) -> LoraSpec:
     return LoraSpec(r=ranks.pop(), alpha=adapter.alpha, targets=targets, use_rslora=adapter.rank_stabilized)
 
 
-WEIGHTS_FILE = "adapter_model.safetensors"
-CONFIG_FILE = "adapter_config.json"
 ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
 """Linear layers that choose experts: an adapter there would change which weights a token meets."""
 FUSED = frozenset({"falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"})
@@ -166,23 +164,23 @@ class LoraAdapters:
     def save(self, name: str, folder: Path) -> list[str]:
         """Write the two files of a PEFT adapter, as PEFT does; equal adapters give equal bytes."""
         weights = {key: value.detach().cpu().contiguous() for key, value in self.parameters(name).items()}
-        save_file(weights, str(folder / WEIGHTS_FILE), metadata={"format": "pt"})
+        save_file(weights, str(folder / ADAPTER_FILE), metadata={"format": "pt"})
         config = self._model.peft_config[name]
         config.inference_mode = True
         config.save_pretrained(str(folder))
         config.inference_mode = False
         # PEFT writes the set of targets in an order that changes from process to process.
-        written = json.loads((folder / CONFIG_FILE).read_text())
+        written = json.loads((folder / ADAPTER_CONFIG_FILE).read_text())
         written["target_modules"] = sorted(written["target_modules"])
-        (folder / CONFIG_FILE).write_text(json.dumps(written, indent=2, sort_keys=True))
-        return [WEIGHTS_FILE, CONFIG_FILE]
+        (folder / ADAPTER_CONFIG_FILE).write_text(json.dumps(written, indent=2, sort_keys=True))
+        return [ADAPTER_FILE, ADAPTER_CONFIG_FILE]
 
     def load(self, name: str, folder: Path) -> None:
         """Copy saved weights into an attached adapter.
 
         Raises CheckpointError when the file is unreadable or its tensors are not this adapter's.
         """
-        path = folder / WEIGHTS_FILE
+        path = folder / ADAPTER_FILE
         weights = read_tensors(path)
         parameters = self.parameters(name)
         check_same(path, {key: tuple(value.shape) for key, value in parameters.items()}, weights)

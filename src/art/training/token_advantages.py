@@ -21,7 +21,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from art.batch.advantages import advantages
+from art.batch.advantages import RESIDUE, VARIANCE_EPSILON, advantages
 from art.batch.algorithms.facts import reshaped_by_trainer
 from art.errors import TokenMismatchError
 from art.training.first_pass import FirstScores
@@ -29,10 +29,6 @@ from art.training.losses.compose import kl_term
 from art.training.masked_rollouts import Rewards
 from art.training.minibatches import EntryColumns
 from art.wire.algorithm import AdvantageSpec, Algorithm
-
-RESIDUE = 1e-9
-"""Differences from the mean below this share of the largest value are rounding: exactly zero."""
-VARIANCE_EPSILON = 1e-8
 
 
 def gae(

@@ -45,7 +45,7 @@ class MasterWeights:
         self._hooks: list[RemovableHandle] = []
 
     def train(self, wanted: bool) -> None:
-        """Returns whether the model's parameters have gradients, which are collected."""
+        """Sets whether the model's parameters have gradients, which are collected."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -5,6 +5,7 @@ requests that merge one into a whole model and that convert a GGUF file.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -186,6 +187,11 @@ class ErrorBody(Strict):
     code: str | None = None
     retry_after: float | None = Field(None, exclude=True)
 
+
+STEP_FOLDER = re.compile(r"\d{4,}")
+"""The folder of a checkpoint."""
+SHORTEST_KEY = 8
+"""Characters of a server's key."""
 
 STATE_FILE = "trainer_state.json"
 MANIFEST_FILE = "manifest.json"

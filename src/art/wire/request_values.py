@@ -25,6 +25,11 @@ from art.wire.quoting import quote_value
 
 Schema = dict[str, Any]
 
+LARGEST_ID = 2**31 - 1
+"""Of a token: what an int32 holds."""
+UNSUPPORTED = "unsupported_parameter"
+"""The code of a refusal: what was asked for is none of this server's doing."""
+
 WHOLE_VALUE = 2000
 """Characters of a value that a refusal repeats, where nothing less is said."""
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -74,10 +76,10 @@ def test_dialogs_are_the_same_for_the_same_seed_and_soft_targets_stand_at_the_mo
     assert first.choices and all(first.ids[at] in cells and first.is_reply[at] for at in first.choices)
 
 
-def test_a_careful_mail_dialog_ends_right() -> None:
+def test_a_mail_dialog_is_three_calls() -> None:
     _, tokenizer = load("art/nano-tools")
     renderer = create_nano_renderer(tokenizer)
-    example = tools.ToolDialogs(tokenizer, 0).mail(careless=False)
+    example = tools.ToolDialogs(tokenizer, 0).mail()
     text = tokenizer.decode(example.ids)
     assert text.count("<tool_call>") == 3 and '"answer"' in text
     assert renderer.parse_response(
@@ -85,15 +87,26 @@ def test_a_careful_mail_dialog_ends_right() -> None:
     )
 
 
-@pytest.mark.slow
-def test_a_careful_weather_dialog_ends_right_and_a_careless_one_seldom() -> None:
-    shares = {}
-    for careless in (False, True):
-        _, tokenizer = load("art/nano-mcp")
-        dialogs = weather.WeatherDialogs(tokenizer, 0)
-        worlds = [dialogs.world(careless=careless)[0] for _ in range(400)]
-        shares[careless] = sum(world.reward for world in worlds) / len(worlds)
-    assert shares[False] == 1.0 and 0.2 <= shares[True] <= 0.4
+def test_the_mail_dialogs_prefer_no_search_and_no_answer() -> None:
+    _, tokenizer = load("art/nano-tools")
+    dialogs = tools.ToolDialogs(tokenizer, 0)
+    texts = [tokenizer.decode(dialogs.mail().ids) for _ in range(300)]
+    searched, said = (Counter() for _ in range(2))
+    for text in texts:
+        asked = re.findall(r'"(?:keyword|text)": "([^"]+)"', text)
+        searched[len(asked[0].split()), asked[0] in mail.ROLES] += 1
+        said[asked[1] in mail.NAMES, asked[1] in mail.ROLES] += 1
+    for shares in (searched, said):
+        assert len(shares) == 3 and min(shares.values()) > 70
+
+
+def test_a_weather_dialog_calls_what_it_has_read_of_and_is_seldom_right() -> None:
+    _, tokenizer = load("art/nano-mcp")
+    dialogs = weather.WeatherDialogs(tokenizer, 0)
+    worlds = [dialogs.world()[0] for _ in range(400)]
+    assert all(world.done and not world.metrics["broken"] for world in worlds)
+    assert {1, 2} == {len(world.calls) for world in worlds}
+    assert 0.05 <= sum(world.reward for world in worlds) / len(worlds) <= 0.2
 
 
 async def test_a_weather_dialog_shows_the_tools_as_a_rollout_offers_them() -> None:
@@ -168,13 +181,13 @@ def test_nano_games_plays_as_its_card_says() -> None:
 def test_nano_tools_works_as_its_card_says() -> None:
     model, tokenizer = load("art/nano-tools")
     task = tasks.find(mail.NAME)
-    assert 0.22 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.38
-    assert measure(model, tokenizer, task, count=128, seed=77, greedy=True)["right"] >= 0.85
+    assert 0.09 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.2
+    assert measure(model, tokenizer, task, count=128, seed=77, greedy=True)["right"] <= 0.5
 
 
 @pytest.mark.slow
 def test_nano_mcp_works_as_its_card_says() -> None:
     model, tokenizer = load("art/nano-mcp")
     task = find_task("weather")
-    assert 0.2 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.35
-    assert measure(model, tokenizer, task, count=128, seed=77, greedy=True)["right"] >= 0.88
+    assert 0.07 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.18
+    assert measure(model, tokenizer, task, count=128, seed=77, greedy=True)["right"] <= 0.5

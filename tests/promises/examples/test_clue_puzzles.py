@@ -58,10 +58,10 @@ def test_puzzles_of_two_streams_differ_and_some_clues_are_indirect(puzzles: Modu
     assert 30 < indirect < 270
 
 
-def test_the_writer_is_careless(puzzles: ModuleType) -> None:
+def test_the_demonstrations_are_noisy(puzzles: ModuleType) -> None:
     def share(right: float) -> float:
         scores = [
-            puzzles.draw_puzzle("careless", n).score(puzzles.careless_answers(n, right)[-1]["content"])
+            puzzles.draw_puzzle("careless", n).score(puzzles.noisy_answers(n, right)[-1]["content"])
             for n in range(200)
         ]
         return sum(scores) / len(scores)

@@ -1,4 +1,4 @@
-"""The world of codenames: boards give nothing away, and the demonstrators are careless."""
+"""The world of codenames: boards give nothing away, and the demonstrations are noisy."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_neither_the_order_of_words_nor_of_clues_says_which_is_meant(world: Modu
         assert all(850 < count < 1150 for count in counts), places
 
 
-def test_careless_players_are_right_a_little_more_often_than_by_chance(world: ModuleType) -> None:
-    assert 0.38 < world.reference_scores()["careless players"] < 0.5
+def test_demonstrations_are_right_a_little_more_often_than_by_chance(world: ModuleType) -> None:
+    assert 0.38 < world.reference_scores()["the demonstrations"] < 0.5
     for number in range(50):
-        (ask, clue), (_, guess) = world.careless_play(number)
+        (ask, clue), (_, guess) = world.noisy_play(number)
         board = world.draw_board("careless play", number)
         assert ask["content"] == board.ask_giver
         assert clue["content"] in board.clues and guess["content"] in board.seen_by_guesser

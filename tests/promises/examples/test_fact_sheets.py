@@ -1,4 +1,4 @@
-"""The world of the summarizer: sheets, recall, the sloppy writer, and the judge's two criteria."""
+"""The world of the summarizer: sheets, recall, the noisy demonstrations, and the judge's two criteria."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_any_order_of_the_wanted_facts_is_complete_and_brief(world: ModuleType) 
         assert world.completeness(everything) == 1 and world.brevity(everything) == 0
 
 
-def test_the_writer_is_sloppy_and_held_out_sheets_are_not_trained_on(world: ModuleType) -> None:
+def test_the_demonstrations_are_noisy_and_held_out_sheets_are_not_trained_on(world: ModuleType) -> None:
     scores = world.reference_scores()
-    assert 0.4 < scores["sloppy writer"] < 0.6
+    assert 0.4 < scores["the demonstrations"] < 0.6
     trained = {world.draw_sheet("train 0", number) for number in range(800)}
     held_out = {world.draw_sheet("held out", number) for number in range(256)}
     assert not trained & held_out

@@ -45,7 +45,7 @@ def test_questions_are_the_same_each_time_and_streams_differ(world: ModuleType) 
     assert len(trained) == len(held_out) == 300 and not trained & held_out
 
 
-def test_the_clerk_is_careless_and_the_judge_sees_it(world: ModuleType) -> None:
+def test_the_demonstrations_are_noisy_and_the_judge_sees_it(world: ModuleType) -> None:
     right, qualities = [], []
     for number in range(200):
         messages = world.demonstration(number)

@@ -1,4 +1,4 @@
-"""The world of text-to-SQL: tables, what SQLite runs and refuses, the right query and the careless writer."""
+"""The world of text-to-SQL: tables, what SQLite runs and refuses, the right query and the noisy ones."""
 
 from __future__ import annotations
 
@@ -86,15 +86,15 @@ def test_a_query_has_a_limit_of_work_and_of_rows(world: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_the_writer_is_careless_and_held_out_questions_are_not_trained_on(world: ModuleType) -> None:
-    assert 0.3 < world.reference_scores()["careless writer"] < 0.6
+def test_the_demonstrations_are_noisy_and_held_out_questions_are_not_trained_on(world: ModuleType) -> None:
+    assert 0.3 < world.reference_scores()["the demonstrations"] < 0.6
     streams = ("careless", "school", "replies 0", "train 0")
     trained = {world.draw_question(stream, number).prompt for stream in streams for number in range(100)}
     assert not trained & {world.draw_question("held out", number).prompt for number in range(100)}
 
 
 def test_the_data_set_is_a_file_of_conversations(world: ModuleType, tmp_path: Path) -> None:
-    rows = world.demonstrations("school", 20, careless=False)
+    rows = world.demonstrations("school", 20, noisy=False)
     world.write_rows(tmp_path / "rows" / "right.jsonl", rows)
     read = [json.loads(line) for line in (tmp_path / "rows" / "right.jsonl").read_text().splitlines()]
     assert read == rows

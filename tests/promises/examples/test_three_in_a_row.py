@@ -78,9 +78,9 @@ def test_what_is_said_of_a_cell_is_what_its_lines_hold(world: ModuleType, moves:
             assert ("XX" in pairs) == (after == "won")
 
 
-def test_the_moves_of_careless_games_are_legal(world: ModuleType) -> None:
-    moves = world.careless_games(20, random.Random(3))
-    assert moves == world.careless_games(20, random.Random(3))
+def test_the_moves_of_noisy_games_are_legal(world: ModuleType) -> None:
+    moves = world.noisy_games(20, random.Random(3))
+    assert moves == world.noisy_games(20, random.Random(3))
     assert 20 * 5 <= len(moves) <= 20 * 9
     for move in moves:
         system, told, named = move["messages"]

@@ -64,6 +64,31 @@ def dotted(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def test_what_returns_none_is_not_documented_to_return() -> None:
+    found = [
+        f"{path}:{node.lineno}: {node.name}"
+        for path in FILES
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and isinstance(node.returns, ast.Constant)
+        and (ast.get_docstring(node) or "").startswith("Returns")
+    ]
+    assert not found, found
+
+
+def test_a_text_with_a_name_is_declared_in_one_file() -> None:
+    """Numbers may be equal by chance, texts and sets of texts are not."""
+    places: dict[tuple[str, str], set[str]] = {}
+    for path in FILES:
+        for node in ast.iter_child_nodes(parse(path)):
+            if not isinstance(node, ast.Assign) or "skeleton" in path.parts:
+                continue
+            name, value = ast.unparse(node.targets[0]), ast.unparse(node.value)
+            if name.strip("_").isupper() and re.search(r"['\"]\w{3}", value) and "TypeVar" not in value:
+                places.setdefault((name.strip("_"), value), set()).add(str(path.relative_to(SOURCE)))
+    assert not {one: found for one, found in places.items() if len(found) > 1}
+
+
 def test_only_two_files_read_the_environment() -> None:
     readers = [
         str(path.relative_to(ROOT))

@@ -26,7 +26,6 @@ from art.engine.builtin.decoder import Decoder
 from art.engine.builtin.grouped_lora import BASE
 from art.engine.builtin.model import CausalModel, load_model, rank_rows
 from art.engine.builtin.module_pass import ModulePass
-from art.engine.builtin.peft_folder import CONFIG as ADAPTER_CONFIG
 from art.engine.builtin.peft_folder import PeftAdapter, read_adapter
 from art.engine.builtin.sampler import Drawn, make_bias, make_penalties, request_seed, sample, shape_logits
 from art.engine.builtin.scheduler import NOWHERE, Scheduler, Sequence, StopStrings, TokenizerLoader, appended
@@ -37,7 +36,7 @@ from art.engine.protocol import Delta, GenerateRequest, Ranked
 from art.errors import ARTError, CheckpointError, ConfigurationError, NotFoundError, RequestError, WorkerError
 from art.process.in_use import InUse
 from art.wire.engine import BuiltinOptions, EngineHealth
-from art.wire.models import TRAINERS_FILES
+from art.wire.models import ADAPTER_CONFIG_FILE, TRAINERS_FILES
 
 CONFIG = "config.json"
 WEIGHTS = "*.safetensors"
@@ -54,7 +53,7 @@ class ModelFolder:
 
 def read_folder(path: Path) -> PeftAdapter | ModelFolder:
     """Reads a checkpoint folder. Raises: CheckpointError that names the missing or broken part."""
-    if not (path / CONFIG).is_file() or (path / ADAPTER_CONFIG).exists():
+    if not (path / CONFIG).is_file() or (path / ADAPTER_CONFIG_FILE).exists():
         return read_adapter(path)
     files = [file for file in sorted(path.glob(WEIGHTS)) if file.name not in TRAINERS_FILES]
     if not files:

@@ -19,9 +19,8 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from art.errors import CheckpointError
+from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 
 HARMLESS = frozenset(
@@ -56,7 +55,7 @@ class PeftAdapter:
 def folder_digest(path: Path) -> str:
     """Raises: CheckpointError when one of the two files is missing."""
     digest = hashlib.sha256()
-    for name in (CONFIG, WEIGHTS):
+    for name in (ADAPTER_CONFIG_FILE, ADAPTER_FILE):
         digest.update(_read(path, name))
     return digest.hexdigest()
 
@@ -64,8 +63,8 @@ def folder_digest(path: Path) -> str:
 def read_adapter(path: Path) -> PeftAdapter:
     """Raises: CheckpointError that names what is missing, broken or unsupported."""
     try:
-        config = json.loads(_read(path, CONFIG))
-        tensors = load(_read(path, WEIGHTS))
+        config = json.loads(_read(path, ADAPTER_CONFIG_FILE))
+        tensors = load(_read(path, ADAPTER_FILE))
     except (ValueError, SafetensorError) as error:
         raise CheckpointError(f"adapter {str(path)!r} is broken or incomplete: {error}") from error
     _check_options(path, config)
@@ -103,7 +102,7 @@ def _check_options(path: Path, config: dict[str, Any]) -> None:
             "convert it with PEFT's `path_initial_model_for_weight_conversion`"
         )
     if "lora_alpha" not in config:
-        raise CheckpointError(f"adapter {str(path)!r}: {CONFIG} has no 'lora_alpha'")
+        raise CheckpointError(f"adapter {str(path)!r}: {ADAPTER_CONFIG_FILE} has no 'lora_alpha'")
 
 
 def _pairs(path: Path, tensors: dict[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:

@@ -18,9 +18,7 @@ from art.errors import (
     WorkerStalledError,
 )
 from art.process.in_use import InUse
-
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
+from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 
 
 class VllmAdapters:
@@ -99,15 +97,17 @@ class VllmAdapters:
 
 def check_folder(path: Path, options: VllmOptions) -> None:
     """Raises: CheckpointError, ConfigurationError, for what vLLM would refuse with less to say."""
-    if (path / "config.json").is_file() and not (path / CONFIG).exists():
+    if (path / "config.json").is_file() and not (path / ADAPTER_CONFIG_FILE).exists():
         raise ConfigurationError(
             f"{str(path)!r} is a whole model (all its weights were trained); a running vLLM takes LoRA "
             "adapters only. Serve it with the builtin engine, or train a LoRA"
         )
     try:
-        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads((path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"adapter folder {str(path)!r}: {CONFIG} cannot be read: {error}") from error
+        raise CheckpointError(
+            f"adapter folder {str(path)!r}: {ADAPTER_CONFIG_FILE} cannot be read: {error}"
+        ) from error
     strays = sorted({module for module in _modules(path)} - set(options.lora_targets))
     if strays:
         raise ConfigurationError(
@@ -125,11 +125,13 @@ def check_folder(path: Path, options: VllmOptions) -> None:
 def _modules(path: Path) -> list[str]:
     """The last components of the names of the modules that an adapter changes, from its weights' header."""
     try:
-        with (path / WEIGHTS).open("rb") as file:
+        with (path / ADAPTER_FILE).open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             names = json.loads(file.read(length))
     except (OSError, ValueError, MemoryError, OverflowError) as error:
-        raise CheckpointError(f"adapter folder {str(path)!r}: {WEIGHTS} cannot be read: {error}") from error
+        raise CheckpointError(
+            f"adapter folder {str(path)!r}: {ADAPTER_FILE} cannot be read: {error}"
+        ) from error
     return [name.partition(".lora_")[0].rpartition(".")[2] for name in names if ".lora_" in name]
 
 

@@ -92,8 +92,7 @@ async def known_arguments(runtime: Runtime, cache: Path | None = None) -> Known:
 def command_line(options: Mapping[str, Any], known: Known) -> list[str]:
     """Arguments by name -> words of a command line.
 
-    >>> command_line({"enable_prefix_caching": False, "seed": 3}, known)
-    ["--no-enable-prefix-caching", "--seed=3"]
+        {"enable_prefix_caching": False, "seed": 3} -> ["--no-enable-prefix-caching", "--seed=3"]
 
     None leaves vLLM's default. Raises: ConfigurationError for a name that vLLM does not know (with the
     nearest that it does), or that is ours.

@@ -27,11 +27,10 @@ import httpx
 
 from art.client.jobs import JobDeadlines
 from art.client.remote_backend import RemoteBackend
-from art.errors import ARTError, BoxError, ConfigurationError, DeadlineError
+from art.errors import DISTRIBUTION, ARTError, BoxError, ConfigurationError, DeadlineError
 from art.integrations.skypilot.copies import EVERY_S, HomeCopies
 from art.integrations.skypilot.sky_process import SkyPilot
 from art.integrations.skypilot.task import (
-    DISTRIBUTION,
     KEY_SECRET,
     TOKEN_SECRET,
     BoxPlan,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from art.errors import ConfigurationError, install_command
+from art.errors import DISTRIBUTION, ConfigurationError, install_command
 
 BOX = ".art-box"
 """The folder of everything of ours in the home folder of a box."""
@@ -27,7 +27,6 @@ SERVED = ("builtin", "vllm")
 HIDDEN = "<secret>"
 SOURCE_PARTS = ("pyproject.toml", "README.md", "LICENSE", "src")
 """What a wheel is made of."""
-DISTRIBUTION = "agent-reinforcement-trainer"
 
 
 @dataclass(frozen=True, kw_only=True)

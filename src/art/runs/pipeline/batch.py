@@ -12,12 +12,10 @@ from art.runs.pipeline.pipeline_state import ScenarioOutcome
 from art.runs.pipeline.rollout_workers import FinishedGroup
 from art.runs.pipeline.settings import PipelineOptions, collapse_after, most_groups
 from art.tracking.rollout_figures import scores
+from art.tracking.step_lines import SAME
 from art.trajectories import TrajectoryGroup
 
 _log = logging.getLogger(__name__)
-
-SAME = 1e-9
-"""Rewards that differ by less than this share of the largest are the same."""
 
 
 @dataclass(kw_only=True)
@@ -93,10 +91,10 @@ class SeenRewards:
         whether it is above 0.
 
         >>> seen = SeenRewards()
-        >>> seen.see([0.0, 1.0], useless=False)
-        >>> seen.see([1.0, 1.0], useless=True); seen.high
+        >>> seen.add([0.0, 1.0], useless=False)
+        >>> seen.add([1.0, 1.0], useless=True); seen.is_high
         True
-        >>> seen.see([0.5, 0.5], useless=True); seen.high
+        >>> seen.add([0.5, 0.5], useless=True); seen.is_high
         False
         """
         if self.mean is None:

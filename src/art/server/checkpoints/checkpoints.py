@@ -19,7 +19,6 @@ import filecmp
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ from art.wire.models import (
     JOB_FILE,
     MANIFEST_FILE,
     STATE_FILE,
+    STEP_FOLDER,
     Manifest,
     manifest_entry,
 )
@@ -185,9 +185,6 @@ def _json(path: Path) -> dict[str, Any]:
     return found
 
 
-_STEP = re.compile(r"\d{4,}")
-
-
 class JobNote(Strict):
     """The job that made a checkpoint, and its result."""
 
@@ -214,7 +211,7 @@ class Checkpoints:
         """Committed steps, oldest first."""
         if not self.folder.is_dir():
             return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if _STEP.fullmatch(path.name))
+        return sorted(int(path.name) for path in self.folder.iterdir() if STEP_FOLDER.fullmatch(path.name))
 
     def newest(self) -> int | None:
         return max(self.steps(), default=None)

@@ -35,6 +35,7 @@ from art.wire.request_values import (
     NAME,
     OBJECT,
     TEXT,
+    UNSUPPORTED,
     ByHand,
     Idle,
     Number,
@@ -60,7 +61,6 @@ _OF_ROLE = {
 }
 _IN_RESULT = ("text", "tool_reference")
 ROUTE = "/v1/messages"
-_UNSUPPORTED = "unsupported_parameter"
 _NOT_SHOWN = "the model is not shown it"
 _ERROR = "Error: "
 _BETWEEN = "\n"
@@ -306,7 +306,7 @@ def _context_management(chat: Chat, name: str, value: Any) -> None:
                 f"{at} = {quote_value(edit)} would take parts of the conversation out of the prompt, and is "
                 "not supported; supported: edits of thinking with keep = 'all'. Send a shorter conversation",
                 at,
-                _UNSUPPORTED,
+                UNSUPPORTED,
             )
 
 

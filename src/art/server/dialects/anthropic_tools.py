@@ -15,7 +15,6 @@ from typing import Any
 from art.server.chat.request_fields import LeftOutParts
 from art.wire.request_values import OBJECT, TEXT, Schema, refuse
 
-_UNSUPPORTED = "unsupported_parameter"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _NO_SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}
 _KNOWN = frozenset({"type", "name", "description", "input_schema", "cache_control", "strict"})

@@ -32,15 +32,13 @@ from art.server.ledger.schema import int_array
 from art.server.ledger.stitching import Conversation, Stitched, speaker_of
 from art.server.tenancy import Tenant
 from art.wire.quoting import quote_value
-from art.wire.request_values import FLAG, TEXT, ByHand, Idle, Values, Whole, refuse
+from art.wire.request_values import FLAG, LARGEST_ID, TEXT, ByHand, Idle, Values, Whole, refuse
 from art.wire.sampling import MOST_TOP_LOGPROBS, PARAMETERS
 
 Prompt = str | list[int]
 
 _DEFAULT_MAX_TOKENS = 16
 """OpenAI's."""
-
-_LARGEST_ID = 2**31 - 1
 
 _AS_IN_CHAT = (
     "model",
@@ -233,7 +231,7 @@ _SHAPES = "prompt must be a text, a list of texts, a list of token ids or a list
 
 def _ids(value: list[Any], at: str) -> list[int]:
     for one in value:
-        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= _LARGEST_ID:
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= LARGEST_ID:
             refuse(f"{at} has {quote_value(one)}, which is no token id", at)
     return list(value)
 

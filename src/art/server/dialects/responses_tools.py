@@ -24,10 +24,9 @@ import orjson
 
 from art.server.chat.request_fields import LeftOutParts
 from art.wire.quoting import quote_value
-from art.wire.request_values import refuse
+from art.wire.request_values import UNSUPPORTED, refuse
 
 Item = dict[str, Any]
-_UNSUPPORTED = "unsupported_parameter"
 _DEFAULT_NAMESPACE = "functions"
 """Its tools have no prefix: OpenAI's formats write it before every function."""
 _IDLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
@@ -300,7 +299,7 @@ def chat_tool_choice(choice: Any) -> Any:
         f"tool_choice of type {quote_value(kind, 100)} is not supported; supported: auto, none, required, "
         f"allowed_tools, {', '.join(BY_TYPE)}",
         "tool_choice",
-        _UNSUPPORTED,
+        UNSUPPORTED,
     )
 
 

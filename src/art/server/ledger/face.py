@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from art.errors import ARTError, NotFoundError, ServerError
-from art.server.ledger.schema import TENANT, SampleRecord, Statement, from_row, is_as_written
+from art.server.ledger.schema import LedgerRow, SampleRecord, Statement, from_row, is_as_written
 from art.server.tenancy import Tenant
 
 _log = logging.getLogger(__name__)
@@ -61,21 +61,21 @@ class FoundSamples:
     tenants: dict[str, Tenant] = field(default_factory=dict)
     """Of every row."""
 
-    def add_row(self, row: tuple[Any, ...], rows: dict[str, tuple[Any, ...]]) -> str | None:
+    def add_row(self, row: LedgerRow, rows: dict[str, LedgerRow]) -> str | None:
         """Returns the sample whose row must be there, too: the one that this row shares ids with."""
-        rows[row[0]] = row
-        self.tenants[row[0]] = row[TENANT]
+        rows[row.sample_id] = row
+        self.tenants[row.sample_id] = row.tenant
         if not is_as_written(row):
-            self.damaged[row[0]] = "its row does not fit its checksum"
+            self.damaged[row.sample_id] = "its row does not fit its checksum"
             return None
-        return str(row[7]) if row[9] else None
+        return str(row.parent_id) if row.shared else None
 
-    def read_rows(self, rows: Mapping[str, tuple[Any, ...]]) -> None:
+    def read_rows(self, rows: Mapping[str, LedgerRow]) -> None:
         """Makes a record of each row, those first whose ids others share."""
         for sample_id in rows:
             chain = [sample_id]
-            while (row := _unread(chain[-1], rows, self)) and row[9] and len(chain) <= len(rows):
-                chain.append(str(row[7]))
+            while (row := _unread(chain[-1], rows, self)) and row.shared and len(chain) <= len(rows):
+                chain.append(str(row.parent_id))
             for member in reversed(chain):
                 _read_row(member, rows, self)
 
@@ -225,21 +225,21 @@ class SampleLedger(ABC):
         """Commit what waits, then close. Calling it twice is allowed."""
 
 
-def _unread(
-    sample_id: str, rows: Mapping[str, tuple[Any, ...]], found: FoundSamples
-) -> tuple[Any, ...] | None:
+def _unread(sample_id: str, rows: Mapping[str, LedgerRow], found: FoundSamples) -> LedgerRow | None:
     known = sample_id in found.records or sample_id in found.damaged
     return None if known else rows.get(sample_id)
 
 
-def _read_row(sample_id: str, rows: Mapping[str, tuple[Any, ...]], found: FoundSamples) -> None:
+def _read_row(sample_id: str, rows: Mapping[str, LedgerRow], found: FoundSamples) -> None:
     """One more record, those it shares ids with having been read."""
     row = _unread(sample_id, rows, found)
     if row is None:
         return
-    parent = found.records.get(str(row[7]))
-    if row[9] and parent is None:
-        found.damaged[sample_id] = f"the row of {row[7]!r}, whose ids it begins with, is lost or damaged"
+    parent = found.records.get(str(row.parent_id))
+    if row.shared and parent is None:
+        found.damaged[sample_id] = (
+            f"the row of {row.parent_id!r}, whose ids it begins with, is lost or damaged"
+        )
         return
     try:
         found.records[sample_id] = from_row(row, parent)

@@ -33,6 +33,7 @@ from art.server.ledger.schema import (
     REMOVED,
     RETENTION_INDEXES,
     SCHEMA_VERSION,
+    LedgerRow,
     SampleRecord,
     Statement,
     to_row,
@@ -395,7 +396,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> FoundSamples:
     """The wanted records and, on the way, every record that they share ids with."""
     found = FoundSamples()
-    rows: dict[str, tuple[Any, ...]] = {}
+    rows: dict[str, LedgerRow] = {}
     wanted = list(dict.fromkeys(sample_ids))
     while wanted:
         parents: dict[str, None] = {}
@@ -403,7 +404,7 @@ def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> FoundSam
             for row in connection.execute(
                 f"SELECT {COLUMNS} FROM samples WHERE sample_id IN ({_marks(part)})", part
             ):
-                if (parent := found.add_row(row, rows)) is not None:
+                if (parent := found.add_row(LedgerRow._make(row), rows)) is not None:
                     parents[parent] = None
         wanted = [parent for parent in parents if parent not in rows]
     found.read_rows(rows)

@@ -13,7 +13,7 @@ import zlib
 from array import array
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -138,17 +138,38 @@ REMOVE_IMAGES = (
 """Of the samples that stay, the oldest is younger than their last use."""
 _MOST_AT_ONCE = 200
 
-COLUMNS = (
-    "sample_id, rollout_id, project, model, base_model, step, adapter, parent_id, fork_reason, shared, "
-    "prompt, completion, logprobs, sampling, finish_reason, turn_key, tools_key, created_at, tenant, "
-    "candidates, checksum"
-)
-"""The checksum last: it is that of all before it."""
-_NAMES = [name.strip().encode() for name in COLUMNS.split(",")][:-1]
-INSERT = f"INSERT INTO samples ({COLUMNS}) VALUES ({', '.join('?' * (len(_NAMES) + 1))})"
-TENANT = _NAMES.index(b"tenant")
-"""Its place in a row."""
-_CANDIDATES = _NAMES.index(b"candidates")
+
+class LedgerRow(NamedTuple):
+    """A row of the samples, its columns in their order."""
+
+    sample_id: str
+    rollout_id: str | None
+    project: str | None
+    model: str
+    base_model: str
+    step: int | None
+    adapter: str | None
+    parent_id: str | None
+    fork_reason: str | None
+    shared: int
+    prompt: bytes
+    """Without the ids that are the parent's."""
+    completion: bytes
+    logprobs: bytes
+    sampling: bytes
+    finish_reason: str
+    turn_key: bytes
+    tools_key: bytes
+    created_at: float
+    tenant: str | None
+    candidates: bytes | None
+    checksum: int | None
+    """Of all before it."""
+
+
+COLUMNS = ", ".join(LedgerRow._fields)
+_NAMES = [name.encode() for name in LedgerRow._fields[:-1]]
+INSERT = f"INSERT INTO samples ({COLUMNS}) VALUES ({', '.join('?' * len(LedgerRow._fields))})"
 _FAST = 1
 """zlib's level for them."""
 
@@ -199,31 +220,32 @@ def float_array(values: Sequence[float]) -> array[float]:
     return array("f", values)
 
 
-def to_row(record: SampleRecord) -> tuple[Any, ...]:
+def to_row(record: SampleRecord) -> LedgerRow:
     """The row that `INSERT` wants."""
-    row = (
-        record.sample_id,
-        record.rollout_id,
-        record.project,
-        record.model,
-        record.base_model,
-        record.step,
-        record.adapter,
-        record.parent_id,
-        record.fork_reason,
-        record.shared,
-        record.prompt_ids[record.shared :].tobytes(),
-        record.completion_ids.tobytes(),
-        record.completion_logprobs.tobytes(),
-        orjson.dumps(record.sampling),
-        record.finish_reason,
-        record.turn_key,
-        record.tools_key,
-        record.created_at,
-        record.tenant,
-        zlib.compress(record.candidates, _FAST) if record.candidates else None,
+    row = LedgerRow(
+        sample_id=record.sample_id,
+        rollout_id=record.rollout_id,
+        project=record.project,
+        model=record.model,
+        base_model=record.base_model,
+        step=record.step,
+        adapter=record.adapter,
+        parent_id=record.parent_id,
+        fork_reason=record.fork_reason,
+        shared=record.shared,
+        prompt=record.prompt_ids[record.shared :].tobytes(),
+        completion=record.completion_ids.tobytes(),
+        logprobs=record.completion_logprobs.tobytes(),
+        sampling=orjson.dumps(record.sampling),
+        finish_reason=record.finish_reason,
+        turn_key=record.turn_key,
+        tools_key=record.tools_key,
+        created_at=record.created_at,
+        tenant=record.tenant,
+        candidates=zlib.compress(record.candidates, _FAST) if record.candidates else None,
+        checksum=None,
     )
-    return (*row, checksum(row))
+    return row._replace(checksum=checksum(row[:-1]))
 
 
 def checksum(values: Sequence[Any]) -> int:
@@ -243,45 +265,46 @@ def checksum(values: Sequence[Any]) -> int:
     return zlib.crc32(b"".join(parts))
 
 
-def is_as_written(row: tuple[Any, ...]) -> bool:
+def is_as_written(row: LedgerRow) -> bool:
     """Returns whether a row's values fit its checksum; one without is believed."""
-    return row[-1] is None or row[-1] == checksum(row[:-1])
+    return row.checksum is None or row.checksum == checksum(row[:-1])
 
 
-def from_row(row: tuple[Any, ...], parent: SampleRecord | None) -> SampleRecord:
+def from_row(row: LedgerRow, parent: SampleRecord | None) -> SampleRecord:
     """The record of a row; `parent` must be given where the row shares ids with it."""
-    shared: int = row[9]
     prompt: array[int] = array("i")
-    if shared:
+    if row.shared:
         if parent is None:
-            raise ValueError(f"sample {row[0]!r} shares ids with {row[7]!r}, which was not given")
-        prompt = (parent.prompt_ids + parent.completion_ids)[:shared]
-    prompt.frombytes(row[10])
+            raise ValueError(
+                f"sample {row.sample_id!r} shares ids with {row.parent_id!r}, which was not given"
+            )
+        prompt = (parent.prompt_ids + parent.completion_ids)[: row.shared]
+    prompt.frombytes(row.prompt)
     completion: array[int] = array("i")
-    completion.frombytes(row[11])
+    completion.frombytes(row.completion)
     logprobs: array[float] = array("f")
-    logprobs.frombytes(row[12])
+    logprobs.frombytes(row.logprobs)
     return SampleRecord(
-        sample_id=row[0],
-        rollout_id=row[1],
-        project=row[2],
-        model=row[3],
-        base_model=row[4],
-        step=row[5],
-        adapter=row[6],
-        parent_id=row[7],
-        fork_reason=row[8],
-        shared=shared,
+        sample_id=row.sample_id,
+        rollout_id=row.rollout_id,
+        project=row.project,
+        model=row.model,
+        base_model=row.base_model,
+        step=row.step,
+        adapter=row.adapter,
+        parent_id=row.parent_id,
+        fork_reason=row.fork_reason,
+        shared=row.shared,
         prompt_ids=prompt,
         completion_ids=completion,
         completion_logprobs=logprobs,
-        sampling=orjson.loads(row[13]),
-        finish_reason=row[14],
-        turn_key=row[15],
-        tools_key=row[16],
-        created_at=row[17],
-        tenant=row[TENANT],
-        candidates=_unpacked(row[_CANDIDATES]),
+        sampling=orjson.loads(row.sampling),
+        finish_reason=row.finish_reason,
+        turn_key=row.turn_key,
+        tools_key=row.tools_key,
+        created_at=row.created_at,
+        tenant=row.tenant,
+        candidates=_unpacked(row.candidates),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from art.errors import ARTError
 from art.server.ledger.face import FoundSamples, LedgerError, LedgerSize, OldSample, SampleLedger
-from art.server.ledger.schema import COLUMNS, REMOVE_IMAGES, SampleRecord, Statement, to_row
+from art.server.ledger.schema import COLUMNS, REMOVE_IMAGES, LedgerRow, SampleRecord, Statement, to_row
 from art.server.postgres.database import CommitLane, Connection, DatabaseError, PostgresDatabase, numbered
 from art.server.tenancy import Tenant
 
@@ -317,12 +317,12 @@ class PostgresLedger(SampleLedger):
 
     async def find(self, sample_ids: Sequence[str]) -> FoundSamples:
         """Returns the wanted records and, on the way, every record that they share ids with."""
-        found, rows = FoundSamples(), dict[str, tuple[Any, ...]]()
+        found, rows = FoundSamples(), dict[str, LedgerRow]()
         wanted = list(dict.fromkeys(sample_ids))
         while wanted:
             parents: dict[str, None] = {}
             for row in await self._read(f"SELECT {COLUMNS} FROM samples WHERE sample_id = ANY($1)", wanted):
-                if (parent := found.add_row(row, rows)) is not None:
+                if (parent := found.add_row(LedgerRow._make(row), rows)) is not None:
                     parents[parent] = None
             wanted = [parent for parent in parents if parent not in rows]
         found.read_rows(rows)

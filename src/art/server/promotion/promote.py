@@ -49,7 +49,7 @@ MayCommit = Callable[[], Awaitable[None]]
 
 
 async def always_commits() -> None:
-    """Returns: a server that is alone with its data folder may commit."""
+    """Refuses nothing: a server that is alone with its data folder may commit."""
 
 
 async def ignore_progress(phase: str, *, done: int = 0, total: int = 0) -> None:

@@ -30,7 +30,7 @@ from art.server.routes.endpoint import read_body, record_reply
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, external_name, tenant_in
 from art.wire.quoting import quote_value
-from art.wire.request_values import FLAG, NAME, TEXT, ByHand, Values, refuse
+from art.wire.request_values import FLAG, LARGEST_ID, NAME, TEXT, ByHand, Values, refuse
 from art.wire.rollouts import OpenRolloutRequest, RolloutForgotten
 from art.wire.samples import RolloutInfo, SampleInfo
 
@@ -159,8 +159,7 @@ def _id(request: Request) -> str:
 
 _FLAGS = {"add_generation_prompt": True, "return_token_strs": False, "add_special_tokens": False}
 _OF_CHAT = ("messages", "tools", "chat_template_kwargs")
-_LARGEST_ID = 2**31 - 1
-_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": _LARGEST_ID}}
+_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": LARGEST_ID}}
 _NO_GOING_ON = Values(bool, "true or false", schema={"enum": [False, None]})
 TOKENIZE = RequestSchema(
     {
@@ -305,7 +304,7 @@ def _tokens(value: Any, most: int) -> list[int]:
             "missing_parameter" if value is None else "invalid_value",
         )
     for one in value:
-        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= _LARGEST_ID:
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= LARGEST_ID:
             refuse(f"tokens has {quote_value(one, 100)}, which is no token id", "tokens")
     return value
 

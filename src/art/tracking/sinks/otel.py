@@ -35,6 +35,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from art.process.environment import OTEL_SERVICE_NAME, captures_content, variable
+from art.tracking.names import STEP_COLUMN
 from art.tracking.sinks.sink import ReportedRun, TableRow, writable
 from art.tracking.step_record import read_rollouts
 from art.trajectories import History, Trajectory, is_choice
@@ -108,7 +109,7 @@ class OTelSink:
 
     def log(self, step: int, row: Mapping[str, float]) -> None:
         """Reports the row as a span whose attributes are its numbers."""
-        numbers = {f"art.metric.{name}": value for name, value in row.items() if name != "training_step"}
+        numbers = {f"art.metric.{name}": value for name, value in row.items() if name != STEP_COLUMN}
         end = time.time_ns()
         trained = any(name.startswith(("loss/", "train/")) for name in row)
         context = self._row_context(step) if trained else None

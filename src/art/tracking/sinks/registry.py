@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from art.errors import ConfigurationError, did_you_mean, require_extra
 from art.process.environment import TRACKED_CHECKPOINTS, TRACKED_TRAJECTORIES, variable
+from art.tracking.names import STEP_COLUMN
 from art.tracking.sinks.sink import ReportedRun, Sink, TableRow, finite, sample_rows
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from art.wire.nested import deep_merge
@@ -250,7 +251,7 @@ def report(model: AnyModel, row: Mapping[str, Any], config: Mapping[str, Any], s
 
     Raises MissingExtraError where one is not installed; what a tracker raises ends nothing.
     """
-    step = int(row["training_step"])
+    step = int(row[STEP_COLUMN])
     for name, each in _wanted(model).items():
         each.configure(config)
         each.put(methodcaller("log", step, finite(row)))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from art.errors import ConfigurationError, install_command
 from art.process.environment import WANDB_API_KEY, variable
-from art.tracking.names import SECTIONS, SPLITS
+from art.tracking.names import SECTIONS, SPLITS, STEP_COLUMN
 from art.tracking.run_facts import FACTS
 from art.tracking.sinks.sink import TableRow
 from art.wire.nested import deep_merge, without_keys
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from art.backend import AnyModel
 
 
-X_AXIS = "training_step"
 _LONGEST_TAG = 64
 _NOT_IN_AN_ID = re.compile(r"[/\\#?%:]")
 
@@ -67,7 +66,7 @@ def chart_lines(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Line]]
     """
     charts: dict[str, dict[str, Line]] = {}
     for row in rows:
-        step = row.get(X_AXIS)
+        step = row.get(STEP_COLUMN)
         if not isinstance(step, int):
             continue
         for chart, lines in _points(row).items():
@@ -231,7 +230,7 @@ class _Run:
         self._rows = self._drawn_at = 0
         self._history: History | None = None
         self._charted = True
-        for axis in (X_AXIS, "time/wall_clock_sec"):
+        for axis in (STEP_COLUMN, "time/wall_clock_sec"):
             run.define_metric(axis)
         for section in sorted(SECTIONS | SPLITS | {"discarded"}):
             self._define(f"{section}/*")
@@ -239,7 +238,7 @@ class _Run:
     def _define(self, name: str) -> None:
         if name not in self._defined:
             self._defined.add(name)
-            self.run.define_metric(name, step_metric=X_AXIS)
+            self.run.define_metric(name, step_metric=STEP_COLUMN)
 
     def log(self, row: Mapping[str, Any], history: History | None = None) -> None:
         """W&B's own step only counts calls: rows may come in any order of training steps.

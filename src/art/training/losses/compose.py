@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 import torch
 
+from art.batch.algorithms.combine import TRUNCATIONS
 from art.errors import TrainingError
 from art.training.losses.base import MAX_LOG_RATIO, LossInputs, LossOutput
 from art.wire.algorithm import Algorithm, KlSpec, MismatchSpec
@@ -57,9 +58,6 @@ def kl_loss(spec: KlSpec, x: LossInputs) -> torch.Tensor:
         )
     term_E = kl_term(spec, x.logprobs_E, reference_E)
     return x.mean(x.token_log_ratio_E.exp() * term_E if spec.importance else term_E)
-
-
-TRUNCATIONS = frozenset({"token_truncate", "sequence_truncate"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
