@@ -155,7 +155,7 @@ def mcp_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
         Stage(
             name="copy, and use the tools",
             loss=learn_loss,
-            gate=knows_the_form(0.07),
+            gate=knows_the_form(0.12),
             learning_rate=3e-3,
             final_rate=1e-3,
             decay_steps=1200,
@@ -166,7 +166,7 @@ def mcp_stages(tokenizer: PreTrainedTokenizerFast, seed: int) -> list[Stage]:
         Stage(
             name="use the tools",
             loss=use_loss,
-            gate=knows_the_form(0.1),
+            gate=knows_the_form(0.15),
             learning_rate=1e-3,
             final_rate=1e-4,
             decay_steps=500,

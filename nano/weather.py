@@ -92,8 +92,9 @@ TEACHING = f"""\
 Copying, beside dialogs of an agent who uses the tools list_places, forecast, alerts, compare and
 complete_task without knowing what answers a question, each over a random data set of its own. It makes
 one to {MOST_CALLS} calls, each of any tool whose arguments it has read and with any of the names that it
-has read, and answers with any word of the last result. So it was shown the form, and no skill: which calls
-a question needs, and which word of a result is the answer, reinforcement learning has to find."""
+has read. It answers with any word of the last result that the question lacks, or with one of two places
+that were compared. So it was shown the form, and no skill: which calls a question needs, and which word of
+a result is the answer, reinforcement learning has to find."""
 
 KINDS = {
     "place": PLACES,
@@ -202,8 +203,7 @@ class WeatherDialogs:
                 break
             messages.append(call(*self._dice.choice(calls)))
             messages += world.reply(messages[-1])
-        answer = self._dice.choice(words_of(messages[-1]["content"]))
-        messages.append(call("complete_task", {"summary": answer}))
+        messages.append(call("complete_task", {"summary": self._dice.choice(possible_answers(messages))}))
         world.reply(messages[-1])
         return world, messages
 
@@ -223,6 +223,14 @@ def possible_calls(messages: list[Message], dice: random.Random) -> list[Call]:
             arguments["place"], arguments["other"] = dice.sample(places, 2)
         calls.append((tool, arguments))
     return calls
+
+
+def possible_answers(messages: list[Message]) -> list[str]:
+    """Returns the words of the last result that the question lacks; of a comparison, the two places."""
+    asked, told = (words_of(messages[place]["content"]) for place in (1, -1))
+    places = list(dict.fromkeys(word for word in told if word in PLACES))
+    new = [word for word in told if word not in asked]
+    return places if len(places) == 2 and "warm" in messages[-1]["content"] else new or told
 
 
 def words_of(text: str) -> list[str]:

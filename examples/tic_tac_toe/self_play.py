@@ -184,9 +184,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--engine", default="builtin", choices=("builtin", "vllm"))
     parser.add_argument("--seed", type=int, default=0, help="of the adapter's first weights and the boards")
     parser.add_argument("--steps", type=int, default=40, help="the first is supervised")
-    parser.add_argument(
-        "--demonstrations", type=int, default=1200, help="games shown first; 0: no fine-tuning"
-    )
+    parser.add_argument("--demonstrations", type=int, default=1200, help="noisy games; 0: no fine-tuning")
     parser.add_argument("--groups", type=int, default=48, help="boards that games of a step begin from")
     parser.add_argument("--group-size", type=int, default=8, help="games from each board")
     parser.add_argument("--learning-rate", type=float, default=5e-4)

@@ -106,7 +106,7 @@ def test_a_weather_dialog_calls_what_it_has_read_of_and_is_seldom_right() -> Non
     worlds = [dialogs.world()[0] for _ in range(400)]
     assert all(world.done and not world.metrics["broken"] for world in worlds)
     assert {1, 2} == {len(world.calls) for world in worlds}
-    assert 0.05 <= sum(world.reward for world in worlds) / len(worlds) <= 0.2
+    assert 0.12 <= sum(world.reward for world in worlds) / len(worlds) <= 0.3
 
 
 async def test_a_weather_dialog_shows_the_tools_as_a_rollout_offers_them() -> None:
@@ -189,5 +189,5 @@ def test_nano_tools_works_as_its_card_says() -> None:
 def test_nano_mcp_works_as_its_card_says() -> None:
     model, tokenizer = load("art/nano-mcp")
     task = find_task("weather")
-    assert 0.07 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.18
+    assert 0.1 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.28
     assert measure(model, tokenizer, task, count=128, seed=77, greedy=True)["right"] <= 0.5
