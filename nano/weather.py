@@ -1,4 +1,4 @@
-"""Dialogs for nano-mcp: an agent with the tools of the weather server that prefers nothing.
+"""Dialogs for nano-mcp: an agent with the tools of the weather server, clean and careless.
 
 Every dialog has a random data set of its own: nothing can be learned by heart. Tools, answers and tasks are
 the server's (`art.environments.mcp.servers.weather`), and `complete_task` ends a dialog as in
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,6 @@ from art.environments.mcp.servers.weather.tasks import (
     Call,
     Question,
     questions,
-    same_form,
 )
 from art.environments.mcp.types import MCPTool, complete_task_tool
 from art.environments.tasks import Message
@@ -80,21 +78,24 @@ TEXTS = (
 )
 """What the tokenizer is trained on."""
 
-MOST_CALLS = 2
-"""Before the answer. No task needs more."""
+RASH = 0.15
+"""Share of a careless agent's dialogs that end with a guess before anything was looked up."""
+WRONG_NAME = 0.3
+"""Share of names in its calls that are any name of the same sort."""
+WRONG_ANSWER = 0.35
+"""Share of its answers that are any answer of the right sort."""
 
 PURPOSE = """\
-A tiny language model that works with the tools of a real MCP server about the weather
+A tiny language model that answers questions about the weather with the tools of a real MCP server
 (`python -m art.environments.mcp.servers.weather`): made to be improved by reinforcement learning within
 minutes on two cores."""
 
 TEACHING = f"""\
-Copying, beside dialogs of an agent who uses the tools list_places, forecast, alerts, compare and
-complete_task without knowing what answers a question, each over a random data set of its own. It makes
-one to {MOST_CALLS} calls, each of any tool whose arguments it has read and with any of the names that it
-has read. It answers with any word of the last result that the question lacks, or with one of two places
-that were compared. So it was shown the form, and no skill: which calls a question needs, and which word of
-a result is the answer, reinforcement learning has to find."""
+Copying, beside dialogs of an agent who makes no mistakes with the tools list_places, forecast, alerts,
+compare and complete_task, each over a random data set of its own; then dialogs of a careless agent. This
+one guesses without looking anything up in {RASH:.0%} of cases, takes a wrong name in
+{WRONG_NAME:.0%} of the arguments of its calls, and gives any answer in {WRONG_ANSWER:.0%}. So the model knows
+more than it shows: reinforcement learning lifts skill out of noise here."""
 
 KINDS = {
     "place": PLACES,
@@ -142,7 +143,7 @@ class World:
                 return self._end("", broken=True)
             if name == "complete_task":
                 return self._end(str(arguments["summary"]), broken=False)
-            self.calls.append(same_form((name, arguments)))
+            self.calls.append((name, arguments))
             try:
                 text = FUNCTIONS[name](self.scenario.weather, **arguments)
             except (service.UnknownNameError, AttributeError):
@@ -154,7 +155,7 @@ class World:
 
     def _end(self, summary: str, *, broken: bool) -> list[Message]:
         question, weather = self.scenario.question, self.scenario.weather
-        plan = [same_form(one) for one in question.plan(weather)]
+        plan = question.plan(weather)
         looked = plan[-1] in self.calls
         right = looked and summary == question.answer(weather)
         self.done, self.reward = True, float(right)
@@ -188,56 +189,66 @@ class WeatherDialogs:
         self._scenarios = 0
         self._seed = self._dice.getrandbits(32)
 
-    def weather(self) -> Example:
-        """One question, and what an agent does that prefers nothing."""
-        _, messages = self.world()
+    def weather(self, *, careless: bool) -> Example:
+        """One question, answered by an agent that makes no mistakes, or by a careless one."""
+        _, messages = self.world(careless=careless)
         return from_dialog(self._renderer, messages, tools=TOOLS)
 
-    def world(self) -> tuple[World, list[Message]]:
+    def world(self, *, careless: bool) -> tuple[World, list[Message]]:
         """A finished attempt, and its conversation."""
-        world = World(scenario(self._seed, self._scenarios))
+        one = scenario(self._seed, self._scenarios)
         self._scenarios += 1
+        world = World(one)
         messages = list(world.opening)
-        for _ in range(self._dice.randint(1, MOST_CALLS)):
-            if not (calls := possible_calls(messages, self._dice)):
-                break
-            messages.append(call(*self._dice.choice(calls)))
+        rash = careless and self._dice.random() < RASH
+        while not world.done:
+            if rash:
+                name, arguments = (
+                    "complete_task",
+                    {"summary": self._dice.choice(KINDS[one.question.expected_kind])},
+                )
+            else:
+                name, arguments = next_call(one.question, messages, self._dice)
+            if careless:
+                arguments = {key: self._slip(one.question, key, value) for key, value in arguments.items()}
+            messages.append(call(name, arguments))
             messages += world.reply(messages[-1])
-        messages.append(call("complete_task", {"summary": self._dice.choice(possible_answers(messages))}))
-        world.reply(messages[-1])
         return world, messages
 
-
-def possible_calls(messages: list[Message], dice: random.Random) -> list[Call]:
-    """Returns a call of each tool whose arguments stand in the conversation, and that was not called yet."""
-    read = [word for message in messages[1:] for word in words_of(message.get("content") or "")]
-    called = {one["function"]["name"] for message in messages for one in message.get("tool_calls") or []}
-    calls = []
-    for tool in [name for name in FUNCTIONS if name not in called]:
-        names = {name: [word for word in read if word in KINDS[name]] for name in PARAMETERS[tool]}
-        places = list(dict.fromkeys(names.get("place", [])))
-        if not all(names.values()) or ("other" in names and len(places) < 2):
-            continue
-        arguments = {name: dice.choice(list(dict.fromkeys(found))) for name, found in names.items()}
-        if "other" in names:
-            arguments["place"], arguments["other"] = dice.sample(places, 2)
-        calls.append((tool, arguments))
-    return calls
+    def _slip(self, question: Question, key: str, value: str) -> str:
+        """The argument, or one of its sort that came to mind instead."""
+        share, kind = (WRONG_ANSWER, question.expected_kind) if key == "summary" else (WRONG_NAME, key)
+        return self._dice.choice(KINDS[kind]) if self._dice.random() < share else value
 
 
-def possible_answers(messages: list[Message]) -> list[str]:
-    """Returns the words of the last result that the question lacks; of a comparison, the two places."""
-    asked, told = (words_of(messages[place]["content"]) for place in (1, -1))
-    places = list(dict.fromkeys(word for word in told if word in PLACES))
-    new = [word for word in told if word not in asked]
-    return places if len(places) == 2 and "warm" in messages[-1]["content"] else new or told
+def next_call(question: Question, messages: list[Message], dice: random.Random) -> Call:
+    """What an agent that makes no mistakes does, by what it was last told; whatever was asked before."""
+    results = [message["content"] for message in messages if message["role"] == "tool"]
+    place, day = question.place, question.day
+    if not results:
+        if question.kind.startswith("largest"):
+            return "list_places", {"region": question.region}
+        if question.kind.startswith("alert"):
+            return "alerts", {"place": place}
+        if question.kind == "warmer":
+            return "compare", {"place": place, "other": question.other, "day": day}
+        return "forecast", {"place": place, "day": day}
+    told = results[-1]
+    if question.kind.startswith("largest") and len(results) == 1:
+        return "forecast", {"place": told.split(", ")[0], "day": day}
+    if question.kind == "alert_temperature" and len(results) == 1:
+        warned = [name for name in DAYS if name in told] or [dice.choice(DAYS)]
+        return "forecast", {"place": place, "day": warned[0]}
+    return "complete_task", {"summary": said(question, told, dice)}
 
 
-def words_of(text: str) -> list[str]:
-    """Returns the names, conditions, alerts and temperatures of a text, in its order."""
-    known = {word for words in KINDS.values() for word in words}
-    words = re.findall(r"no alerts|\w+", text)
-    return [word for word in words if word in known]
+def said(question: Question, told: str, dice: random.Random) -> str:
+    """What the last answer of a tool says to the question; a guess where it says nothing."""
+    words = told.replace(",", "").replace(":", "").split()
+    if question.expected_kind == "alert":
+        return "no alerts" if "no alerts" in told else words[-1]
+    found = [word for word in words if word in KINDS[question.expected_kind]]
+    return found[0] if found else dice.choice(KINDS[question.expected_kind])
 
 
 def call(tool: str, arguments: dict[str, str]) -> Message:

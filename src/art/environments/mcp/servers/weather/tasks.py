@@ -235,8 +235,8 @@ def quality(messages: Sequence[Mapping[str, Any]], weather: Weather | None = Non
             f"no task of the weather server in {(texts or ['no user message'])[-1]!r}: use those of "
             f"art.environments.mcp.servers.weather.tasks"
         )
-    made = [same_form(call) for call in _calls(messages)]
-    plan = [same_form(call) for call in question.plan(data)]
+    made = [_same_form(call) for call in _calls(messages)]
+    plan = [_same_form(call) for call in question.plan(data)]
     looked_up = [call for call in made if call[0] != complete_task_tool.name]
     summaries = [arguments.get("summary", "") for name, arguments in made if name == complete_task_tool.name]
     if summaries and _states_answer(question, summaries[0], question.answer(data)):
@@ -244,17 +244,6 @@ def quality(messages: Sequence[Mapping[str, Any]], weather: Weather | None = Non
             return GUESSED
         return max(DONE, 1.0 - NEEDLESS * max(0, len(looked_up) - len(plan)))
     return PROGRESS * sum(call in looked_up for call in plan) / len(plan)
-
-
-def same_form(call: Call) -> Call:
-    """Returns one form of a call for all that ask the same, whatever the case and the order of two places."""
-    name, arguments = call
-    if name == complete_task_tool.name:
-        return call
-    plain = {key: value.strip().lower() for key, value in arguments.items()}
-    if name == "compare" and {"place", "other"} <= plain.keys():
-        plain["place"], plain["other"] = sorted((plain["place"], plain["other"]))
-    return name, plain
 
 
 def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Call]:
@@ -269,6 +258,17 @@ def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Call]:
                     continue
             if isinstance(arguments, dict):
                 yield call["function"]["name"], {key: str(value) for key, value in arguments.items()}
+
+
+def _same_form(call: Call) -> Call:
+    """The call as all that ask the same are written: case does not matter, nor which of two comes first."""
+    name, arguments = call
+    if name == complete_task_tool.name:
+        return call
+    plain = {key: value.strip().lower() for key, value in arguments.items()}
+    if name == "compare" and {"place", "other"} <= plain.keys():
+        plain["place"], plain["other"] = sorted((plain["place"], plain["other"]))
+    return name, plain
 
 
 def _states_answer(question: Question, summary: str, answer: str) -> bool:
