@@ -19,6 +19,7 @@ BENCHES = (
     "tokens",
     "memory",
     "gateway",
+    "neighbours",
     "together",
     "overlap",
     "end_to_end",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
@@ -25,7 +26,9 @@ from art.server.tenants import Tenants
 from bench.rows import Row, write_rows
 from bench.served import ENGINE, LIMIT_SECONDS, answer, chat_of, start
 
-ROUNDS, CHATS = 4, 40
+ROUNDS, CHATS = 4, 600
+BEGIN_S = 2.0
+"""Until the load has begun: what it sends is made first."""
 GOAL = 1 / 1.5
 """Alone to beside."""
 LARGE = 31_000_000
@@ -59,6 +62,7 @@ def measured(quiet: Mapping[str, Any], loud: Mapping[str, Any], name: str) -> li
     for _ in range(ROUNDS):
         alone += seconds_of(quiet, next(numbers))
         load = start({**loud, **LOADS[name], "kind": "bodies", "bytes": LARGE})
+        time.sleep(BEGIN_S)
         beside += seconds_of(quiet, next(numbers))
         told = json.loads(load.communicate("", timeout=LIMIT_SECONDS)[0])["answered"]
         answered = {status: answered.get(status, 0) + count for status, count in told.items()}
