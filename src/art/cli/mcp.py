@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from art.cli.config_file import ConfigFile
-from art.cli.model_verbs import DATA_DIR
 from art.cli.run_options import (
+    DATA_DIR,
     BaseModel,
     BudgetCalls,
     BudgetTokens,

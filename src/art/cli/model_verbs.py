@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
+from art.cli.run_options import DATA_DIR
 from art.errors import ARTError, ConfigurationError
 
 DataDir = Annotated[
     Path, typer.Option(help="The data folder: what `art serve --data-dir` or LocalBackend(path=...) used.")
 ]
-DATA_DIR = Path(".art")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

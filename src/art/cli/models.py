@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art.cli.model_verbs import DATA_DIR, AsJson, DataDir, readable_errors
+from art.cli.model_verbs import AsJson, DataDir, readable_errors
+from art.cli.run_options import DATA_DIR
 from art.errors import ConfigurationError
 from art.process.environment import API_KEY, variable
 

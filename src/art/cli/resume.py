@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art.cli.model_verbs import DATA_DIR, DataDir, readable_errors
+from art.cli.model_verbs import DataDir, readable_errors
 from art.cli.models import Url, read_summaries, server_backend
+from art.cli.run_options import DATA_DIR
 from art.errors import require_extra
 
 if TYPE_CHECKING:

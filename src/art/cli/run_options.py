@@ -53,6 +53,7 @@ BudgetUsd = Annotated[
     float | None, typer.Option(help="The most US dollars for judge and generator together.")
 ]
 DataDir = Annotated[Path, typer.Option(help="The folder of runs, models and cached answers.")]
+DATA_DIR = Path(".art")
 JsonFile = Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")]
 
 

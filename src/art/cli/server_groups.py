@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from art.cli.model_verbs import DATA_DIR, AsJson, readable_errors
+from art.cli.model_verbs import AsJson, readable_errors
+from art.cli.run_options import DATA_DIR
 from art.errors import ConfigurationError, ServerUnreachableError, require_extra
 from art.process.environment import API_KEY, variable
 

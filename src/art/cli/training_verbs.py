@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from art.cli.config_file import ConfigFile
-from art.cli.model_verbs import DATA_DIR, EnvironmentOption
+from art.cli.model_verbs import EnvironmentOption
 from art.cli.run_options import (
+    DATA_DIR,
     BaseModel,
     BudgetCalls,
     BudgetTokens,
