@@ -26,13 +26,13 @@ def test_every_station_links_to_a_file_that_exists() -> None:
     assert not missing, missing
 
 
-async def two_turns(model: art.TrainableModel, question: str) -> art.Trajectory:
+async def two_turns(model: art.TrainableModel, question: str, seed: int = 0) -> art.Trajectory:
     trajectory = art.Trajectory(messages_and_choices=[{"role": "user", "content": question}], reward=0.0)
     for follow_up in (None, "and now?"):
         if follow_up is not None:
             trajectory.messages_and_choices.append({"role": "user", "content": follow_up})
         completion = await model.openai_client().chat.completions.create(
-            model=model.get_inference_name(), messages=trajectory.messages(), max_tokens=6
+            model=model.get_inference_name(), messages=trajectory.messages(), max_tokens=6, seed=seed
         )
         trajectory.messages_and_choices.append(completion.choices[0])
     return trajectory
@@ -53,9 +53,9 @@ async def test_a_token_makes_the_whole_round(tmp_path: Path) -> None:
         await model.register(backend)
         assert await model.get_step() == 0
 
-        # Stations 1 to 6: attempts with rewards that differ.
+        # Stations 1 to 6: rollouts with rewards that differ. Without seeds, all four may be the same.
         groups = await art.gather_trajectory_groups(
-            [art.TrajectoryGroup(two_turns(model, "yes, no or maybe?") for _ in range(4))]
+            [art.TrajectoryGroup(two_turns(model, "yes, no or maybe?", seed) for seed in range(4))]
         )
         for reward, trajectory in enumerate(groups[0].trajectories):
             trajectory.reward = float(reward)
