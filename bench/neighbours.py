@@ -13,6 +13,7 @@ import itertools
 import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
@@ -57,15 +58,14 @@ def measured(quiet: Mapping[str, Any], loud: Mapping[str, Any], name: str) -> li
     """Rounds alone and beside, in turn."""
     alone: list[float] = []
     beside: list[float] = []
-    answered: dict[str, int] = {}
+    answered = Counter[str]()
     numbers = itertools.count(step=CHATS)
     for _ in range(ROUNDS):
         alone += seconds_of(quiet, next(numbers))
         load = start({**loud, **LOADS[name], "kind": "bodies", "bytes": LARGE})
         time.sleep(BEGIN_S)
         beside += seconds_of(quiet, next(numbers))
-        told = json.loads(load.communicate("", timeout=LIMIT_SECONDS)[0])["answered"]
-        answered = {status: answered.get(status, 0) + count for status, count in told.items()}
+        answered.update(json.loads(load.communicate("", timeout=LIMIT_SECONDS)[0])["answered"])
     told = ", ".join(f"{count} x {status}" for status, count in sorted(answered.items())) or "none answered"
     return [row(f"{name}, {share} ({told})", of(alone), of(beside)) for share, of in SHARES.items()]
 

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 TORN = ".incomplete"
 """Lies in a step's folder while it is uploaded or removed."""
-_REMOTE = re.compile(rf"{CHECKPOINTS}/(\d{{4,}})/([^/]+)")
+_REMOTE = re.compile(rf"{CHECKPOINTS}/({STEP_FOLDER.pattern})/([^/]+)")
 
 
 def step_name(step: int) -> str:

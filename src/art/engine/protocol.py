@@ -63,8 +63,8 @@ class GenerateRequest:
 class Delta:
     """New ids of one completion, in order. The last delta, and only that one, has a `finish_reason`.
 
-    Delta(token_ids=[17, 4], logprobs=[-0.31, -1.2])
-    Delta(token_ids=[2], logprobs=[-0.01], finish_reason="stop")      # 2 is a stop token id
+    >>> first = Delta(token_ids=[17, 4], logprobs=[-0.31, -1.2])
+    >>> last = Delta(token_ids=[2], logprobs=[-0.01], finish_reason="stop")      # 2 is a stop token id
     """
 
     token_ids: Sequence[int]
@@ -84,7 +84,7 @@ class Delta:
 class Ranked:
     """The model's ranking of a row's ids except the first, at temperature 1.
 
-    Ranked(logprobs=[-0.31], tops=[[(9, -0.11), (17, -0.31)]])       # of the row [4, 17]
+    >>> ranked = Ranked(logprobs=[-0.31], tops=[[(9, -0.11), (17, -0.31)]])       # of the row [4, 17]
     """
 
     logprobs: Sequence[float]

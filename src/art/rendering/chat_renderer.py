@@ -36,7 +36,7 @@ class ToolCall:
 class Parsed:
     """A completion read back as a message.
 
-    Parsed(content="", tool_calls=(ToolCall(name="read", arguments='{"id": 1.0}'),))
+    >>> parsed = Parsed(content="", tool_calls=(ToolCall(name="read", arguments='{"id": 1.0}'),))
     """
 
     content: str

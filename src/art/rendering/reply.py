@@ -36,7 +36,7 @@ from typing import Any, Protocol
 from art.rendering.chat_renderer import Message, Parsed, Tool, ToolCall
 
 JSON_DECODER = JSONDecoder()
-JSON_SPACE = " \t\n\r"
+_SPACE = " \t\n\r"
 
 
 def raw_member(text: str, key: str) -> str | None:
@@ -47,24 +47,24 @@ def raw_member(text: str, key: str) -> str | None:
     >>> raw_member('{"name": "f", "arguments": {"x": 1e3, "ok": false}}', "arguments")
     '{"x": 1e3, "ok": false}'
     """
-    position = _skip(text, 0)
+    position = skip_space(text, 0)
     if text[position : position + 1] != "{":
         return None
     found: str | None = None
-    position = _skip(text, position + 1)
+    position = skip_space(text, position + 1)
     try:
         while text[position : position + 1] == '"':
             name, position = JSON_DECODER.raw_decode(text, position)
-            position = _skip(text, position)
+            position = skip_space(text, position)
             if text[position : position + 1] != ":":
                 return None
-            start = _skip(text, position + 1)
+            start = skip_space(text, position + 1)
             _, position = JSON_DECODER.raw_decode(text, start)
             if name == key:
                 found = text[start:position]
-            position = _skip(text, position)
+            position = skip_space(text, position)
             if text[position : position + 1] == ",":
-                position = _skip(text, position + 1)
+                position = skip_space(text, position + 1)
     except json.JSONDecodeError:
         return None
     return found if text[position : position + 1] == "}" else None
@@ -78,8 +78,9 @@ def is_object(text: str) -> bool:
         return False
 
 
-def _skip(text: str, position: int) -> int:
-    while position < len(text) and text[position] in JSON_SPACE:
+def skip_space(text: str, position: int) -> int:
+    """Returns where the next token of JSON begins."""
+    while position < len(text) and text[position] in _SPACE:
         position += 1
     return position
 

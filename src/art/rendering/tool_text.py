@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 from art.rendering.chat_renderer import Parsed, ToolCall
-from art.rendering.reply import JSON_DECODER, JSON_SPACE, begun_call, is_object, raw_member
+from art.rendering.reply import JSON_DECODER, begun_call, is_object, raw_member, skip_space
 
 CALL, END_CALL = "<tool_call>", "</tool_call>"
 RESULT, END_RESULT = "<tool_response>", "</tool_response>"
@@ -189,23 +189,23 @@ def _read_list(text: str, start: int) -> tuple[int, list[ToolCall] | None]:
     """The calls of the list, or of the single call, that stands here up to the closing tag, and the end of
     that; None where there is none.
     """
-    at = _skip(text, start)
+    at = skip_space(text, start)
     calls: list[ToolCall] = []
     try:
         if text[at : at + 1] != "[":
             at = _read_into(calls, text, at)
         else:
-            at = _skip(text, at + 1)
+            at = skip_space(text, at + 1)
             while text[at : at + 1] != "]":
-                at = _skip(text, _read_into(calls, text, at))
+                at = skip_space(text, _read_into(calls, text, at))
                 if text[at : at + 1] == ",":
-                    at = _skip(text, at + 1)
+                    at = skip_space(text, at + 1)
                 elif text[at : at + 1] != "]":
                     return at, None
             at += 1
     except (ValueError, RecursionError):
         return at, None
-    at = _skip(text, at)
+    at = skip_space(text, at)
     return at + len(END_CALL), calls if text.startswith(END_CALL, at) else None
 
 
@@ -227,19 +227,13 @@ def _read_into(calls: list[ToolCall], text: str, start: int) -> int:
 def _begun_calls(text: str) -> tuple[ToolCall, ...]:
     """The calls of a list that may be cut off, the last one with the arguments that are there."""
     calls: list[ToolCall] = []
-    at = _skip(text, 0)
-    at = _skip(text, at + 1) if text[at : at + 1] == "[" else at
+    at = skip_space(text, 0)
+    at = skip_space(text, at + 1) if text[at : at + 1] == "[" else at
     try:
         while text[at : at + 1] == "{":
-            at = _skip(text, _read_into(calls, text, at))
-            at = _skip(text, at + 1) if text[at : at + 1] == "," else at
+            at = skip_space(text, _read_into(calls, text, at))
+            at = skip_space(text, at + 1) if text[at : at + 1] == "," else at
     except (ValueError, RecursionError):
         begun = begun_call(text[at:].rstrip("\ufffd"))
         calls += [] if begun is None else [begun]
     return tuple(calls)
-
-
-def _skip(text: str, position: int) -> int:
-    while position < len(text) and text[position] in JSON_SPACE:
-        position += 1
-    return position

@@ -43,8 +43,8 @@ def t_975(freedom: int) -> float:
     """Returns the 97.5 % quantile of Student's t; above 30 degrees of freedom by the expansion of Cornish and
     Fisher, to 0.0001.
 
-    >>> t_975(2), round(t_975(31), 3), round(t_975(100), 3)
-    (4.303, 2.039, 1.984)
+    >>> t_975(2), round(t_975(31), 4), round(t_975(100), 4)
+    (4.303, 2.0394, 1.984)
     """
     if freedom <= len(T_975):
         return T_975[freedom - 1]

@@ -31,8 +31,8 @@ def rate_by_size(config: Any, *, lora: bool) -> float:
     """The literature's rate for a model with this configuration (`hidden_size`, `model_type`).
 
     >>> from types import SimpleNamespace
-    >>> round(rate_by_size(SimpleNamespace(hidden_size=2560, model_type="qwen3"), lora=True), 5)
-    0.00049
+    >>> round(rate_by_size(SimpleNamespace(hidden_size=2560, model_type="qwen3"), lora=True), 6)
+    0.000491
     """
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     exponent = EXPONENTS.get(text.model_type, QWEN_EXPONENT)

@@ -70,8 +70,8 @@ class Parameter:
 class Constraint:
     """The required form of a completion. The logprobs are those of the tokens that it allows.
 
-    Constraint(kind="json_schema", text='{"type": "object"}')
-    Constraint(kind="choice", text='["yes", "no"]')
+    >>> form = Constraint(kind="json_schema", text='{"type": "object"}')
+    >>> word = Constraint(kind="choice", text='["yes", "no"]')
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}

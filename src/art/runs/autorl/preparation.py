@@ -220,8 +220,8 @@ def add_different(
 def are_alike(one: str, two: str, similarity: float) -> bool:
     """Returns whether two inputs are one.
 
-    >>> are_alike("Say yes, please!", "say yes please", 1.0)
-    True
+    >>> are_alike("Say yes, please!", "say yes please", 1.0), are_alike("Add 17 and 4", "Add 17 and 5", 0.5)
+    (True, False)
 
     Raises ConfigurationError where rapidfuzz is needed and not installed.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -61,8 +61,12 @@ class FoundSamples:
     tenants: dict[str, Tenant] = field(default_factory=dict)
     """Of every row."""
 
-    def add_row(self, row: LedgerRow, rows: dict[str, LedgerRow]) -> str | None:
-        """Returns the sample whose row must be there, too: the one that this row shares ids with."""
+    def add_row(self, values: Iterable[Any], rows: dict[str, LedgerRow]) -> str | None:
+        """Returns the sample whose row must be there, too: the one that this row shares ids with.
+
+        values: of its columns, in their order.
+        """
+        row = LedgerRow._make(values)
         rows[row.sample_id] = row
         self.tenants[row.sample_id] = row.tenant
         if not is_as_written(row):

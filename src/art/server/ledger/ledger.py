@@ -404,7 +404,7 @@ def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> FoundSam
             for row in connection.execute(
                 f"SELECT {COLUMNS} FROM samples WHERE sample_id IN ({_marks(part)})", part
             ):
-                if (parent := found.add_row(LedgerRow._make(row), rows)) is not None:
+                if (parent := found.add_row(row, rows)) is not None:
                     parents[parent] = None
         wanted = [parent for parent in parents if parent not in rows]
     found.read_rows(rows)

@@ -322,7 +322,7 @@ class PostgresLedger(SampleLedger):
         while wanted:
             parents: dict[str, None] = {}
             for row in await self._read(f"SELECT {COLUMNS} FROM samples WHERE sample_id = ANY($1)", wanted):
-                if (parent := found.add_row(LedgerRow._make(row), rows)) is not None:
+                if (parent := found.add_row(row, rows)) is not None:
                     parents[parent] = None
             wanted = [parent for parent in parents if parent not in rows]
         found.read_rows(rows)

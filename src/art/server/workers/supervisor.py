@@ -313,7 +313,7 @@ def connect_engine(worker: RunningWorker, deadlines: Deadlines, transfer: str) -
 class WorkerOptions:
     """The configuration of the workers of a base model.
 
-    WorkerOptions(engine_options={}, trainer_options={}, replicas=2, devices=["cuda:0", "cuda:1"])
+    >>> two = WorkerOptions(engine_options={}, trainer_options={}, replicas=2, devices=["cuda:0", "cuda:1"])
     """
 
     engine: str = "builtin"
