@@ -98,6 +98,10 @@ async def train_through_kills(servers: ArtServers) -> None:
         f"{step:04d}" for step in range(4)
     ]
     assert home.sql("SELECT count(*) FROM samples WHERE model LIKE '%player%'") == [(12,)]
+    os.kill(controller.pid, signal.SIGKILL)  # no job is unfinished now
+    controller = servers.start()
+    await servers.wait_for("ART serves", 5)
+    assert len(await one_group(model, 4)) == 4
     # A controller whose session ends takes the lock again. Where another has a number after its own, it ends
     # by itself and says why.
     home.sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7273003")

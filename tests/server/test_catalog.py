@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from scripted_engine import ScriptedEngine
 
-from art.errors import ConfigurationError, DeadlineError, NotFoundError
+from art.errors import ConfigurationError, DeadlineError, NotFoundError, ServerError
 from art.rendering.library import LibraryRenderer
 from art.server.catalog import Catalog, Serving
 
@@ -59,6 +59,57 @@ async def test_retired_steps_are_loaded_again_once_for_all_who_ask(catalog: Cata
         await catalog.resolve("m@7")
     with pytest.raises(ConfigurationError, match="newest"):
         catalog.retire("p", "m", 1)
+
+
+@pytest.mark.parametrize("asked", ["m", "p/m", "m@0"])
+async def test_who_asks_for_an_expected_model_waits_for_it(catalog: Catalog, asked: str) -> None:
+    catalog.expected.add("p", "m")
+    waits, fails = (asyncio.create_task(catalog.resolve(name)) for name in (asked, "another"))
+    await asyncio.sleep(0)
+    catalog.publish("p", "m", "art/tiny", 0, "p/m@0")
+    catalog.expected.end("p", "m")
+    assert (await waits).adapter == "p/m@0"
+    with pytest.raises(NotFoundError, match="'another' is not served here"):
+        await fails
+
+
+async def test_an_expected_base_is_waited_for_by_all_its_names(
+    engine: ScriptedEngine, renderer: LibraryRenderer
+) -> None:
+    catalog = Catalog()
+    catalog.expected.add_base("art/tiny", "art/t")
+    waits = [asyncio.create_task(catalog.resolve(name)) for name in ("art/tiny", "art/t")]
+    await asyncio.sleep(0)
+    catalog.add_base("art/tiny", engine, renderer, max_context=64, aliases=["art/t"])
+    catalog.expected.end_base("art/tiny", "art/t")
+    assert [one.name for one in await asyncio.gather(*waits)] == ["art/tiny"] * 2
+
+
+async def test_an_expected_model_that_cannot_be_served_is_not_found(catalog: Catalog) -> None:
+    catalog.expected.add("p", "m")
+    waits = asyncio.create_task(catalog.resolve("m"))
+    await asyncio.sleep(0)
+    catalog.expected.end("p", "m")
+    with pytest.raises(NotFoundError, match="'m' is not served here"):
+        await waits
+
+
+async def test_another_tenant_does_not_learn_what_is_expected(catalog: Catalog) -> None:
+    catalog.expected.add("alice~p", "m")
+    catalog.expected.add_base("art/next")
+    for asked in ("m", "p/m", "art/next"):
+        with pytest.raises(NotFoundError):
+            await catalog.resolve(asked, "bob")
+
+
+async def test_a_model_that_takes_too_long_is_asked_for_again(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("art.server.catalog.EXPECTED_SECONDS", 0.01)
+    catalog.expected.add("p", "m")
+    with pytest.raises(ServerError, match=r"still being loaded after 0\.01 s: ask again") as found:
+        await catalog.resolve("m")
+    assert found.value.status == 503
 
 
 async def test_a_client_that_goes_away_does_not_end_a_load(catalog: Catalog) -> None:

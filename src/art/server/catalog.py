@@ -5,10 +5,10 @@ each adapter.
     newest step        "player", or "games/player" with its project
     one step           "player@17", "games/player@17", "player:step17"
 
-`ServedBases` holds the base models, `ServedNames` how a model is called, `InUse` the requests of each
-adapter: it is unloaded only when the last of them has ended. Projects are those of the inside
-(`art.server.tenancy`). A tenant is shown, and can ask for, its own models and their base models
-alone; the operator asks for a tenant's model with its project, `alice~games/player`.
+`ServedBases` holds the base models, `ServedNames` how a model is called, `ExpectedNames` what a server that
+begins will serve, `InUse` the requests of each adapter: it is unloaded only when the last of them has ended.
+Projects are those of the inside (`art.server.tenancy`). A tenant is shown, and can ask for, its own models
+and their base models alone; the operator asks for a tenant's model with its project, `alice~games/player`.
 
 The gateway resolves and uses; training publishes and retires. One event loop owns a catalog: nothing in it
 blocks, and nothing can happen between `await resolve(...)` and entering `using(...)` right after it.
@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from art.engine.protocol import Engine
-from art.errors import ConfigurationError, DeadlineError, NotFoundError
+from art.errors import ConfigurationError, DeadlineError, NotFoundError, ServerError
 from art.process.in_use import InUse, Use
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.step_times import StepClock
@@ -196,6 +196,56 @@ def _split(asked: str) -> tuple[str, int | None]:
     return asked, None
 
 
+class ExpectedNames:
+    """Models and base models that are served as soon as their workers run: who asks meanwhile waits."""
+
+    def __init__(self) -> None:
+        self._names = ServedNames()
+        self._models: dict[ModelKey, asyncio.Event] = {}
+        self._bases: dict[str, asyncio.Event] = {}
+
+    def add(self, project: str, name: str) -> None:
+        """Expects a model."""
+        self._models[project, name] = asyncio.Event()
+        self._names.add(project, name)
+
+    def add_base(self, *names: str) -> None:
+        """Expects a base model, by all its names."""
+        self._bases.update(dict.fromkeys(names, asyncio.Event()))
+
+    def end(self, project: str, name: str) -> None:
+        """The model is served now, or cannot be: those who wait ask again."""
+        self._names.remove(project, name)
+        self._models.pop((project, name)).set()
+
+    def end_base(self, *names: str) -> None:
+        """The same for a base model."""
+        for name in names:
+            self._bases.pop(name).set()
+
+    async def wait(self, asked: str, tenant: Tenant) -> bool:
+        """Returns True once a name is not expected any more, False at once where it was not.
+
+        Raises: NotFoundError for a bare name that is in several projects, ServerError (503) after
+        `EXPECTED_SECONDS`.
+        """
+        found = self._names.find(asked, tenant)
+        ended = self._models[found[0]] if found else self._bases.get(asked) if tenant is None else None
+        if ended is None:
+            return False
+        try:
+            async with asyncio.timeout(EXPECTED_SECONDS):
+                await ended.wait()
+        except TimeoutError as error:
+            raise ServerError(
+                f"model {asked!r} is still being loaded after {EXPECTED_SECONDS:g} s: ask again, and see "
+                "`art status` or the server's log for what it waits for",
+                status=503,
+                code="model_loading",
+            ) from error
+        return True
+
+
 LoadMissing = Callable[[str, str, int], Awaitable[str | None]]
 """`(project, name, step)` -> adapter name of a step that it has loaded; NotFoundError if the step is gone."""
 
@@ -206,6 +256,8 @@ _HOW_TO_SERVE = {
 }
 _LISTED = 20
 """So many names are listed when one is unknown."""
+EXPECTED_SECONDS = 300.0
+"""So long a request waits for a model that a server which begins will serve."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -227,6 +279,7 @@ class Catalog:
         self._bases = ServedBases()
         self._models: dict[ModelKey, _Model] = {}
         self.names = ServedNames()
+        self.expected = ExpectedNames()
         self._used_bases: set[tuple[Tenant, str]] = set()
         self._serving: dict[ModelKey, Serving] = {}
         self._targets: dict[tuple[ModelKey, int], Target] = {}
@@ -390,15 +443,20 @@ class Catalog:
     # -- who answers --
 
     async def resolve(self, name: str, tenant: Tenant = None) -> Target:
-        """The target of a name that this asker is served; loads an older step when it is asked for.
+        """The target of a name that this asker is served; loads an older step when it is asked for, and waits
+        for what is expected.
 
-        Raises: NotFoundError (404, lists what is served), and whatever loading a missing step raises.
+        Raises: NotFoundError (404, lists what is served), ServerError (503, it is still expected), and
+        whatever loading a missing step raises.
         """
-        if self.has_base(name, tenant):
-            return self.base_of(name)
-        found = self.names.find(name, tenant)
-        if found is None:
-            raise self._unknown(name, tenant)
+        while True:
+            if self.has_base(name, tenant):
+                return self.base_of(name)
+            found = self.names.find(name, tenant)
+            if found is not None:
+                break
+            if not await self.expected.wait(name, tenant):
+                raise self._unknown(name, tenant)
         key, step = found
         while True:
             model = self._models.get(key)

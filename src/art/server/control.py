@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +226,10 @@ class Control:
                     job.model,
                     job.model,
                 )
+        for base in bases:
+            self.catalog.expected.add_base(base.name, *base.aliases)
+        for model in models:
+            self.catalog.expected.add(model.project, model.name)
         if bases or models:
             self._serving = asyncio.create_task(self._serve(bases, models))
 
@@ -342,7 +345,8 @@ class Control:
         )
 
     def _named_bases(self) -> list[BaseModel]:
-        return [resolve_base(name) for name in self.settings.base_models]
+        named = map(resolve_base, self.settings.base_models)
+        return list({base.name: base for base in named}.values())
 
     def _named_models(self) -> list[Registration]:
         known = {model.key: model for model in self.models.list_models()}
@@ -353,18 +357,22 @@ class Control:
                 f"{unknown[0]!r} is no model of {self.layout.data_dir}: "
                 + (did_you_mean(unknown[0], known) or f"it has {', '.join(known) or 'none'}")
             )
-        return [known[name] for name in self.settings.models]
+        return [known[name] for name in dict.fromkeys(self.settings.models)]
 
     async def _serve(self, bases: Sequence[BaseModel], models: Sequence[Registration]) -> None:
         """One that cannot be served keeps no other from it."""
-        named: list[tuple[str, Callable[[], Awaitable[object]]]] = [
-            *((base.name, partial(self._served.ensure_base_served, base)) for base in bases),
-            *((model.key, partial(self._served.ensure_served, model)) for model in models),
-        ]
-        for name, serve in named:
-            try:
-                await serve()
-                _log.info("%s is served", name)
-            except ARTError as error:
-                self.unserved[name] = str(error)
-                _log.error("%s cannot be served: %s", name, error)
+        expected = self.catalog.expected
+        for base in bases:
+            await self._serve_one(base.name, self._served.ensure_base_served(base))
+            expected.end_base(base.name, *base.aliases)
+        for model in models:
+            await self._serve_one(model.key, self._served.ensure_served(model))
+            expected.end(model.project, model.name)
+
+    async def _serve_one(self, name: str, serving: Awaitable[object]) -> None:
+        try:
+            await serving
+            _log.info("%s is served", name)
+        except ARTError as error:
+            self.unserved[name] = str(error)
+            _log.error("%s cannot be served: %s", name, error)

@@ -57,9 +57,18 @@ def test_a_page_that_no_text_names_is_found(tmp_path: Path) -> None:
     assert unread(tmp_path) == ["lost.md", "never.md"]
 
 
-def test_the_readme_names_every_page() -> None:
+def test_the_readme_leads_to_every_page_in_two_steps() -> None:
     named = links(ROOT / "README.md")
-    assert not [str(page) for page in DOCS.rglob("*.md") if page.name not in LISTS and page not in named]
+    assert (DOCS / "contents.md").resolve() in named
+    reached = named.union(*map(links, named))
+    assert not [str(page) for page in DOCS.rglob("*.md") if page.name not in LISTS and page not in reached]
+
+
+def test_the_readme_is_short() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 165
+    (entrances,) = re.findall(r"^## Documentation\n\n((?:\|.*\n)+)", text, re.M)
+    assert len(entrances.splitlines()) == 2 + 5
 
 
 def test_docs_home_begins_with_an_install_line_a_short_program_and_a_picture() -> None:
