@@ -42,6 +42,7 @@ from art.wire.models import (
     MergeReply,
     MergeRequest,
 )
+from art.wire.records import HUB
 
 if TYPE_CHECKING:
     from art.backend import AnyModel
@@ -52,7 +53,6 @@ MERGE_S = 4 * 3600.0
 """The largest models take an hour; what takes longer hangs."""
 CONVERTERS = ("convert-hf-to-gguf", "convert_hf_to_gguf.py")
 """Names of llama.cpp's converter on the PATH."""
-HUB = "hf://"
 CARD_FILE = "README.md"
 
 

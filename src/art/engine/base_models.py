@@ -19,11 +19,10 @@ from types import MappingProxyType
 
 from art.engine import nano_models
 from art.errors import ConfigurationError, did_you_mean
-from art.wire.records import Bits, quantized_name, split_bits
+from art.wire.records import HUB, Bits, quantized_name, split_bits
 
 SUFFIX = ".gguf"
-HUB = "hf://"
-_HUB_FILE = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>[\w. -]+(?:/[\w. -]+)*\.gguf)", re.ASCII)
+_HUB_FILE = re.compile(HUB + r"(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>[\w. -]+(?:/[\w. -]+)*\.gguf)", re.ASCII)
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 

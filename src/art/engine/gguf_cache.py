@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from art.engine.base_models import HUB, PACKAGED, BaseModel, hub_file, resolve_base
+from art.engine.base_models import PACKAGED, BaseModel, hub_file, resolve_base
 from art.errors import (
     ConfigurationError,
     DeadlineError,
@@ -34,6 +34,7 @@ from art.errors import (
 from art.process.imports import import_lock
 from art.process.runtimes import end_process, user_cache
 from art.wire.models import ConversionReply, ConversionRequest
+from art.wire.records import HUB
 
 VERSION = 1
 """Of the conversion. It rises when the folder of the same file comes out otherwise."""

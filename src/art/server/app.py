@@ -71,7 +71,7 @@ from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, internal_name, tenant_in, with_tenant
 from art.server.tenants import Caller, KeyCheck, TenantConcurrency, TenantKeys
 from art.wire.models import UI_LINK_ROUTE, PagesLink
-from art.wire.rollouts import ROLLOUT_HEADER
+from art.wire.rollouts import RAW_ROLLOUT_HEADER
 
 if TYPE_CHECKING:
     from art.ui.access import GuardedPages, LinkAccess
@@ -386,7 +386,7 @@ def _named_rollout(scope: Scope) -> Scope:
     rollout, slash, rest = scope["path"].removeprefix(_BY_ADDRESS).partition("/")
     if not slash or not rest.startswith(("v1/", "inference/v1/")):
         raise NotFoundError(f"no such route: {scope['path']!r}", status=404, code="route_not_found")
-    header = (ROLLOUT_HEADER.encode(), rollout.encode())
+    header = (RAW_ROLLOUT_HEADER, rollout.encode())
     headers = [header, *scope["headers"]]
     return {**scope, "path": f"/{rest}", "raw_path": None, "headers": headers, ADDRESSED: rollout}
 

@@ -34,7 +34,7 @@ from art.server.tenants import RolloutKeys
 from art.wire.records import Strict
 from art.wire.rollouts import (
     ANY_NAME,
-    ROLLOUT_HEADER,
+    RAW_ROLLOUT_HEADER,
     Exchange,
     ExchangeChoice,
     OpenRolloutRequest,
@@ -147,8 +147,6 @@ class ScopedRollout:
 ADDRESSED = "art.addressed_rollout"
 """In a request's scope: the rollout that its address names."""
 
-_HEADER = ROLLOUT_HEADER.encode()
-
 
 def scoped_request(scope: Scope, rollout_id: str) -> Scope:
     """The request of a rollout's key, with the rollout's name on it whatever it says itself.
@@ -171,8 +169,8 @@ def scoped_request(scope: Scope, rollout_id: str) -> Scope:
             status=403,
             code="rollout_key_mismatch",
         )
-    headers: list[Any] = [pair for pair in scope["headers"] if pair[0] != _HEADER]
-    return {**scope, "headers": [(_HEADER, rollout_id.encode("latin-1")), *headers]}
+    headers: list[Any] = [pair for pair in scope["headers"] if pair[0] != RAW_ROLLOUT_HEADER]
+    return {**scope, "headers": [(RAW_ROLLOUT_HEADER, rollout_id.encode("latin-1")), *headers]}
 
 
 _DIGEST = 16

@@ -14,6 +14,7 @@ from itertools import takewhile
 from statistics import fmean, stdev
 from typing import Any
 
+from art.tracking.nested_settings import named_leaves
 from art.ui.conversation import visible
 from art.ui.curves import sparkline
 from art.ui.run_files import LifeSign, RunFiles, life_sign
@@ -46,18 +47,13 @@ def shown_life(run: RunFiles) -> LifeSign:
     return life_sign(run) if problem is None else LifeSign("unreadable", problem)
 
 
-def flatten(value: Any, name: str = "") -> dict[str, str]:
-    """Returns settings with one level.
+def flatten(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns settings with one level, as the pages show them.
 
     >>> flatten({"lora": {"r": 8}})
     {'lora.r': '8'}
     """
-    if isinstance(value, dict):
-        found: dict[str, str] = {}
-        for key, part in value.items():
-            found |= flatten(part, f"{name}.{key}" if name else str(key))
-        return found
-    return {name: str(value)}
+    return {name: str(value) for name, value in named_leaves(settings)}
 
 
 def _run_row(run: RunFiles) -> dict[str, Any]:

@@ -36,6 +36,10 @@ Bits = Literal[4, 8, 16]
 _QUANTIZED: dict[str, Bits] = {"#4bit": 4, "#8bit": 8}
 
 
+HUB = "hf://"
+"""Begins the address of a file or a repository of the Hugging Face hub."""
+
+
 def quantized_name(base_model: str, bits: Bits) -> str:
     """The name of a base model in 4 or 8 bits. Samples and checkpoints of it are those of no other base.
 

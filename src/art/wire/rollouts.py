@@ -13,6 +13,8 @@ from art.wire.records import Strict
 
 ROLLOUT_HEADER = "x-art-rollout"
 """Request header: the rollout a completion belongs to. Without it conversations are matched by their text."""
+RAW_ROLLOUT_HEADER = ROLLOUT_HEADER.encode()
+"""The same as a server reads it."""
 
 SAMPLE_FIELD = "sample_id"
 STEP_FIELD = "step"

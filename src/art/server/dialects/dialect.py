@@ -36,7 +36,7 @@ from art.server.http import (
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, tenant_in
 from art.wire.json_lines import one_line
-from art.wire.rollouts import ROLLOUT_HEADER
+from art.wire.rollouts import RAW_ROLLOUT_HEADER, ROLLOUT_HEADER
 
 _START = {
     "type": "http.response.start",
@@ -99,7 +99,6 @@ def named_event(name: str, body: dict[str, Any]) -> bytes:
     return b"event: " + name.encode() + b"\n" + data_event(orjson.dumps(body))
 
 
-_ROLLOUT = ROLLOUT_HEADER.encode()
 LONGEST_ROLLOUT_ID = 256
 
 
@@ -213,7 +212,7 @@ class Dialect(ABC):
 def rollout_of(scope: Scope) -> str | None:
     """The rollout that a request names. Raises: RequestError for a name that is none."""
     for name, value in scope["headers"]:
-        if name == _ROLLOUT:
+        if name == RAW_ROLLOUT_HEADER:
             rollout: str = value.decode("latin-1")
             if not rollout or len(rollout) > LONGEST_ROLLOUT_ID or not rollout.isprintable():
                 raise RequestError(

@@ -25,7 +25,7 @@ from art.server.postgres.database import PostgresDatabase
 from art.server.postgres.followed import ServedFollower
 from art.server.tenancy import Tenant
 from art.server.tenants import KeyCheck
-from art.wire.rollouts import ROLLOUT_HEADER
+from art.wire.rollouts import RAW_ROLLOUT_HEADER
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,6 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SAMPLED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages", "/inference/v1/generate"})
 _HERE = frozenset({"/", "/health", "/metrics"})
-_HEADER = ROLLOUT_HEADER.encode()
 _HOPS = frozenset(b"host connection keep-alive transfer-encoding upgrade te trailer".split())
 """Headers of one connection."""
 _READ_SECONDS = 3600.0
@@ -95,7 +94,7 @@ class GatewayFront:
         asker = self._keys.require(scope)
         if asker.rollout_id is not None:
             return False
-        rollout = next((value for name, value in scope["headers"] if name == _HEADER), None)
+        rollout = next((value for name, value in scope["headers"] if name == RAW_ROLLOUT_HEADER), None)
         if rollout is not None and await self._is_scoped(asker.tenant, rollout.decode("latin-1")):
             return False
         with self._bodies.use(asker.tenant) as use:

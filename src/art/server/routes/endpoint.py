@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from art.engine.base_models import HUB, SUFFIX, resolve_base
+from art.engine.base_models import SUFFIX, resolve_base
 from art.errors import RequestError
 from art.server.data_folder import check_name
 from art.server.http import read_bytes
@@ -27,7 +27,7 @@ from art.server.tenancy import (
     tenant_of,
 )
 from art.wire.models import ModelInfo, RegisterRequest
-from art.wire.records import PieceError, Strict, first_flaw, read_pieces, split_bits
+from art.wire.records import HUB, PieceError, Strict, first_flaw, read_pieces, split_bits
 
 R = TypeVar("R", bound=Strict)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from art.tracking.nested_settings import named_leaves
 from art.types import known_reward
 
 if TYPE_CHECKING:
@@ -108,16 +109,12 @@ def finite(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def flat(config: Mapping[str, Any], before: str = "") -> dict[str, bool | int | float | str]:
+def flat(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     """Returns a config with one level: `{"lr": {"peak": 0.1}}` becomes `{"lr.peak": 0.1}`."""
-    found: dict[str, bool | int | float | str] = {}
-    for key, value in config.items():
-        name = writable(f"{before}{key}")
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{name}.")
-        else:
-            found[name] = value if isinstance(value, (bool, int, float)) else writable(str(value))
-    return found
+    return {
+        writable(name): value if isinstance(value, (bool, int, float)) else writable(str(value))
+        for name, value in named_leaves(config)
+    }
 
 
 def sample_rows(groups: Iterable[TrajectoryGroup], most: int) -> list[TableRow]:
