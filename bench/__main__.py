@@ -6,50 +6,62 @@ import argparse
 import subprocess
 import sys
 
-BENCHES = (
-    "client",
-    "transport",
-    "engine",
-    "vllm",
-    "tree",
-    "loop",
-    "learning",
-    "train",
-    "packing",
-    "tokens",
-    "memory",
-    "gateway",
-    "neighbours",
-    "together",
-    "overlap",
-    "end_to_end",
-    "ruler",
-    "mcp",
-    "autorl",
-    "own_tasks",
-    "replicas",
-    "shelf",
-    "scale",
-    "scaling",
-    "postgres",
-    "ranks",
-    "gateways",
-    "cluster",
-)
-ON_REQUEST = ("algorithms", "environments", "examples", "gpu", "kills", "league", "skills", "sweep", "ui")
+BENCHES = {
+    "client": "serving.client",
+    "transport": "serving.transport",
+    "engine": "sampling.engine",
+    "vllm": "sampling.vllm",
+    "tree": "gradient.tree",
+    "loop": "serving.loop",
+    "learning": "learning.quickstarts",
+    "train": "gradient.train",
+    "packing": "gradient.packing",
+    "tokens": "gradient.tokens",
+    "memory": "gradient.memory",
+    "gateway": "serving.gateway",
+    "neighbours": "serving.neighbours",
+    "together": "serving.together",
+    "overlap": "learning.overlap",
+    "end_to_end": "learning.end_to_end",
+    "ruler": "learning.ruler",
+    "mcp": "learning.mcp",
+    "autorl": "learning.autorl",
+    "own_tasks": "learning.own_tasks",
+    "replicas": "nodes.replicas",
+    "shelf": "nodes.shelf",
+    "scale": "nodes.scale",
+    "scaling": "nodes.scaling",
+    "postgres": "serving.postgres",
+    "ranks": "nodes.ranks",
+    "gateways": "serving.gateways",
+    "cluster": "nodes.cluster",
+}
+"""Name -> module of this package. The folders are what is measured."""
+ON_REQUEST = {
+    "algorithms": "learning.algorithms",
+    "environments": "learning.environments",
+    "examples": "learning.examples",
+    "gpu": "gpu",
+    "kills": "nodes.kills",
+    "league": "learning.league",
+    "real": "real",
+    "skills": "learning.skills",
+    "sweep": "learning.sweep",
+    "ui": "serving.ui",
+}
 """Only when named: long runs that write into docs, what needs libraries, CUDA or a browser."""
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    known = [*BENCHES, *ON_REQUEST]
+    known = BENCHES | ON_REQUEST
     about = f"one of {', '.join(known)}; default: all but the last {len(ON_REQUEST)}"
     parser.add_argument("names", nargs="*", metavar="NAME", help=about)
     names = parser.parse_args(arguments).names
-    if unknown := sorted(set(names) - set(known)):
+    if unknown := sorted(set(names) - known.keys()):
         parser.error(f"unknown benchmark {unknown[0]!r}; known: {', '.join(known)}")
-    codes = [subprocess.run([sys.executable, "-m", f"bench.{name}"]).returncode for name in names or BENCHES]
-    return max(codes)
+    commands = [[sys.executable, "-m", f"bench.{known[name]}"] for name in names or BENCHES]
+    return max(subprocess.run(command).returncode for command in commands)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from art.engine.protocol import GenerateRequest, Sampling
 from art.training.trainer import Trainer
 from art.wire.engine import BuiltinOptions
 from art.wire.training import LoraSpec
-from bench.batched_generate import generate_seconds
 from bench.gpu.results import COPY, Session
 from bench.gpu.shapes import Shape, find_shape, make_causal_lm, make_policy, model_folder
 from bench.gpu.trainer import draw_ids
+from bench.sampling.batched_generate import generate_seconds
 
 COUNTS = (1, 64, 256)
 PROMPT, NEW = 256, 64

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from art.tracking.trajectory_log import LoggedSteps
-from bench.examples import EXAMPLES, PLAIN, Example
 from bench.gpu.parts import TOTAL, Part, Run, run_parts
 from bench.gpu.quickstart import RESERVE, placed
 from bench.gpu.results import Session
+from bench.learning.example_programs import EXAMPLES, PLAIN, Example
 
 AUDIT_SECONDS = 60.0
 DRY = ("--steps", "1", "--groups", "2", "--group-size", "2")

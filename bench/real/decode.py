@@ -29,9 +29,9 @@ from openai import AsyncOpenAI
 
 import art
 from art.engine.vllm.runtime import MODULE
-from bench.batched_generate import generate_seconds
 from bench.real.bare_loop import BareLoop
 from bench.real.program import question
+from bench.sampling.batched_generate import generate_seconds
 
 PROMPT, NEW, SIBLINGS = 50, 48, 8
 COUNTS = (1, 8, 32, 64)

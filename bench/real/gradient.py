@@ -11,7 +11,7 @@ from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
 from art.training.lora import LoraAdapters
 from art.training.policy import load_policy
 from art.wire.training import LoraSpec
-from bench.our_steps import OurSteps
+from bench.gradient.our_steps import OurSteps
 from bench.real.records import Measured
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from crosscheck import environment
 
 from art.engine.gguf_cache import local_folder
-from bench.cells import Cell, Measured
-from bench.examples import EXAMPLES, ROOT
+from bench.learning.cells import Cell, Measured
+from bench.learning.example_programs import EXAMPLES, ROOT
 from bench.trl.steps import ENVIRONMENT, SCRIPTS
 
 RECOMMENDED = MappingProxyType(
@@ -38,8 +38,8 @@ EXTRA_SECONDS = 1200.0
 
 def run_trl(cell: Cell, model: str, folder: Path) -> Measured:
     """Runs the cell. settings: keywords of `GRPOConfig`, and `lora`. Raises SystemExit where TRL fails."""
-    from bench.example_tasks import ExampleTask
-    from bench.methods import EVALUATIONS, point_of
+    from bench.learning.example_tasks import ExampleTask
+    from bench.learning.methods import EVALUATIONS, point_of
 
     task = ExampleTask.find(cell.task)
     made: Any = task.environment()

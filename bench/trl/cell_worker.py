@@ -1,4 +1,4 @@
-"""TRL's side of a cell (`bench.cells`): `GRPOTrainer` learns the world of an example for so many seconds.
+"""TRL's side of a cell (`bench/learning`): `GRPOTrainer` learns the world of an example for so many seconds.
 
     PYTHONPATH=.:src:examples/FOLDER python -P cell_worker.py JOB.json
 

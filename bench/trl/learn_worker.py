@@ -1,4 +1,4 @@
-"""TRL's side of `bench.end_to_end`: `GRPOTrainer` learns a task until an evaluation is good enough.
+"""TRL's side of `bench.learning.end_to_end`: `GRPOTrainer` learns a task until an evaluation is good enough.
 
     PYTHONPATH=src python -P learn_worker.py JOB.json
 

@@ -1,4 +1,4 @@
-"""TRL's side of `bench.train`: a real `GRPOTrainer` in its real `train()` loop, fed with recorded rollouts.
+"""TRL's side of `bench/gradient`: a real `GRPOTrainer` in its `train()` loop, fed with recorded rollouts.
 
 Runs in TRL's own environment and imports nothing of this project:
 

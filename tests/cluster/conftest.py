@@ -11,7 +11,7 @@ import pytest
 for room in ("training", "faults", "server/workers", "ui"):
     sys.path.insert(0, str(Path(__file__).parent.parent / room))
 
-from bench.ray_nodes import RayNodes, ray_nodes  # noqa: E402
+from bench.nodes.ray_nodes import RayNodes, ray_nodes  # noqa: E402
 from tiny_base import build_base  # noqa: E402
 
 

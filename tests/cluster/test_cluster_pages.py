@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from bench.ray_nodes import ECHO_FOLDER, HEAD, RayNodes
+from bench.nodes.ray_nodes import ECHO_FOLDER, HEAD, RayNodes
 from made_run import made_run
 from starlette.testclient import TestClient
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from bench.ray_nodes import HEAD, RayNodes
+from bench.nodes.ray_nodes import HEAD, RayNodes
 from server_process import running_server
 from test_on_ray import Placed
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from bench.ray_nodes import ECHO_FOLDER, HEAD, RayNodes
+from bench.nodes.ray_nodes import ECHO_FOLDER, HEAD, RayNodes
 from typer.testing import CliRunner
 
 from art.cli.main import app

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from bench.ray_nodes import HEAD, RayNodes, ray_nodes
+from bench.nodes.ray_nodes import HEAD, RayNodes, ray_nodes
 from server_process import ServerProcess, running_server
 from test_replicas import rollout
 

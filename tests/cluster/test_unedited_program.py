@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.ray_nodes import HEAD, RayNodes
+from bench.nodes.ray_nodes import HEAD, RayNodes
 from typer.testing import CliRunner
 
 from art.cli.main import app

@@ -14,7 +14,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "server"))
 
-from bench.ray_nodes import HEAD, RayNodes
+from bench.nodes.ray_nodes import HEAD, RayNodes
 from private_postgres import programs, running_postgres
 from server_process import ServerProcess, running_server
 from test_on_ray import Placed

@@ -11,18 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench import league, sweep
-from bench.cell_tables import league_table, score_of, skill_table
-from bench.cells import Cell, Measured, Point, Record, append_record, read_records, run_missing
-from bench.example_tasks import PROMPTS, ExampleTask
-from bench.examples import all_examples
-from bench.methods import Clock, point_of
+from bench.learning import league, sweep
+from bench.learning.cell_runner import run_missing
+from bench.learning.cell_tables import league_table, score_of, skill_table
+from bench.learning.cells import Cell, Measured, Point, Record, append_record, read_records
+from bench.learning.example_programs import all_examples
+from bench.learning.example_tasks import PROMPTS, ExampleTask
+from bench.learning.methods import Clock, point_of
 
 CELLS = [Cell(task="guess_number", method="grpo", seed=seed, seconds=1) for seed in range(3)]
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from bench.cells import Cell, Measured, Point, run_missing
+from bench.learning.cell_runner import run_missing
+from bench.learning.cells import Cell, Measured, Point
 
 def run(cell, model, folder):
     print(cell.seed, flush=True)

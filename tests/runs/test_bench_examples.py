@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.cells import Cell, Measured, Record, read_records, run_missing
-from bench.example_pages import Shown, docs_table, front_table, readme_table
-from bench.examples import EXAMPLES, Example, all_examples, cells_of, ways_of
-from bench.methods import point_of
-from bench.program_cells import AT_THE_END, best_rollouts
+from bench.learning.cell_runner import run_missing
+from bench.learning.cells import Cell, Measured, Record, read_records
+from bench.learning.example_pages import Shown, docs_table, front_table, readme_table
+from bench.learning.example_programs import EXAMPLES, Example, all_examples, ways_of
+from bench.learning.examples import cells_of
+from bench.learning.methods import point_of
+from bench.learning.program_cells import AT_THE_END, best_rollouts
 
 import art
 

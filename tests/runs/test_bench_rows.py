@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.held_out import Skill, skill_rows
+from bench.learning.held_out import Skill, skill_rows
 from bench.rows import Row
 
 

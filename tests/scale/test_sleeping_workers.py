@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from bench.scaling import ask, running_gateway
-from bench.sleeping_worker import SleepingEngine
+from bench.nodes.scaling import ask, running_gateway
+from bench.nodes.sleeping_worker import SleepingEngine
 
 from art.engine.protocol import Delta, GenerateRequest, Sampling
 from art.errors import ARTError
@@ -40,7 +40,7 @@ async def test_a_connection_idle_for_longer_than_clients_keep_one_is_still_there
     tmp_path: Path,
 ) -> None:
     config = {"base_model": "none", "bits": 16, "options": {}, "device": None}
-    command, log = module_command("bench.sleeping_worker"), tmp_path / "log"
+    command, log = module_command("bench.nodes.sleeping_worker"), tmp_path / "log"
     worker = await Worker.start(WorkerSpec(name="idle", command=command, config=config, log_path=log))
 
     def ask_twice() -> list[int]:

@@ -8,10 +8,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from bench.scale import faults, hardships
-from bench.virtual_clock import run_virtually
-from bench.virtual_nodes import Hardships
-from bench.virtual_run import Outcome, Plan, simulate
+from bench.nodes.scale import faults, hardships
+from bench.nodes.virtual_clock import run_virtually
+from bench.nodes.virtual_nodes import Hardships
+from bench.nodes.virtual_run import Outcome, Plan, simulate
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ def test_a_wrong_adapter_and_a_lost_request_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checks can fail: engines that load other weights than those named, a pool that gives up at once."""
-    from bench import virtual_nodes
+    from bench.nodes import virtual_nodes
 
     from art.engine.replicas import pool
     from art.server.checkpoints import sampler_agreement

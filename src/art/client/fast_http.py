@@ -1,7 +1,7 @@
 """A short way to a server on this machine: plain chat completions straight over asyncio's transports.
 
 It buys milliseconds: with a small model `openai`'s own way, over whichever HTTP library, costs more than
-sampling does (`bench/transport.py` measures it; `docs/internals/benchmarks.md` has the figures). A `Lane`
+sampling does (`bench/serving/transport.py` measures it; `docs/internals/benchmarks.md` has the figures). A `Lane`
 reads what our own server writes over HTTP/1.1 keep-alive (a status line, headers, `content-length`) and
 nothing else; for everything it does not know it gives up, and the caller takes the ordinary way.
 

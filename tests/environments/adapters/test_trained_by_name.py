@@ -8,7 +8,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from bench.environments import JOBS, PYTHON, learn
+from bench.learning.environments import JOBS, PYTHON, learn
 
 MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from runpy import run_path
 
 import pytest
-from bench.examples import Example, all_examples
+from bench.learning.example_programs import Example, all_examples
 
 EXAMPLES = all_examples()
 PLAIN = list({one.program: one for one in reversed(EXAMPLES)}.values())

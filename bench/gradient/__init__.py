@@ -1,0 +1,1 @@
+"""Loss and backward: time, memory, packing."""

@@ -1,0 +1,1 @@
+"""What is learned, and how soon: the built-in tasks, real models, examples, RULER, environments."""

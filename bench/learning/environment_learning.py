@@ -1,0 +1,68 @@
+"""The learner of `bench.learning.environments`: a program as a user writes it, for a server at an address.
+
+    .venv-environments/bin/python bench/learning/environment_learning.py JOB.json
+
+Prints a line for each step, and at last a line of JSON: the evaluations before and after, and the reward and
+the score of each step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import art
+
+
+def say(line: str) -> None:
+    """Prints progress beside the result."""
+    print(line, file=sys.stderr)
+
+
+async def learn(job: dict[str, Any]) -> dict[str, Any]:
+    """Trains on the job's environment; returns what is measured."""
+    backend = art.RemoteBackend(job["base_url"], job["key"])
+    internal = {"init_args": {"full_finetuning": True}} if job["full_finetuning"] else None
+    model = art.TrainableModel(
+        name="learner", project="bench", base_model=job["base_model"], base_path=job["folder"],
+        _internal_config=internal,
+    )  # fmt: skip
+    report = await art.train_environment(
+        job["environment"],
+        model,
+        environment_options={"seed": job["seed"], "val": job["evaluations"], **job["options"]},
+        backend=backend,
+        tell=say,
+        eval_scenarios=job["evaluations"],
+        warmup_steps=2,
+        final_share=0.1,
+        **{
+            name: job[name]
+            for name in ("steps", "groups_per_step", "group_size", "learning_rate", "max_tokens", "seed")
+        },
+    )
+    await backend.close()
+    compared, score = report.comparison, job["score"]
+    sides = {"before": compared.before, "after": compared.after}
+    return {
+        "steps": [
+            {"step": row.step, "reward": row.reward, "score": row.figures[score]} for row in report.steps
+        ],
+        **{
+            name: {
+                "reward": side.judged,
+                "interval": side.estimate and [side.estimate.low, side.estimate.high],
+                "score": side.figures[score],
+                "rollouts": side.attempts,
+            }
+            for name, side in sides.items()
+        },
+        "gain": compared.judged and vars(compared.judged),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(learn(json.loads(Path(sys.argv[1]).read_text())))))

@@ -1,0 +1,1 @@
+"""Several machines, real, simulated or virtual."""
