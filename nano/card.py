@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from art.client.learning_rates import spelled_rate, starting_rate
+from art.client.options.learning_rates import spelled_rate, starting_rate
 from nano.play import measure
 from nano.reading import accuracy
 from nano.recipes import RECIPES, find_task, word_scores

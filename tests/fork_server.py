@@ -60,7 +60,7 @@ IMPORTS = (
     *("art.training.trainer", "art.training.trainer_app", "art.training.policy", "art.wire.training"),
     *(
         "art.rendering.library",
-        "art.client.local_backend",
+        "art.client.backends.local_backend",
         "art.model",
         "art.trajectories",
         "art.environments.tasks",

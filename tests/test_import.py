@@ -73,7 +73,7 @@ def test_unknown_name_lists_the_known():
 
 def test_import_paths_that_users_know():
     import art
-    from art.client.local_backend import LocalBackend
+    from art.client.backends.local_backend import LocalBackend
     from art.gather import GatherContext, get_gather_context, set_gather_context
     from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup, get_messages
     from art.types import Choice, Message, Messages, MessagesAndChoices, Tools, TrainConfig, TrainResult

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from art.client.learning_rates import starting_rate
+from art.client.options.learning_rates import starting_rate
 from art.runs.environment_run import EnvironmentSettings
 from bench.learning.cell_tables import league_table, run_bench
 from bench.learning.cells import Cell, Record

@@ -13,7 +13,7 @@ import asyncio
 import json
 
 import art
-from art.client.local_server import SupervisorLimits
+from art.client.backends.local_server import SupervisorLimits
 from art.environments.tasks import tic_tac_toe
 
 PROJECT, NAME = "kills", "player"

@@ -28,8 +28,8 @@ from pathlib import Path
 from openai.types.chat import ChatCompletionUserMessageParam
 
 import art
-from art.client.local_server import ServerProcess
-from art.client.remote_backend import RemoteBackend
+from art.client.backends.local_server import ServerProcess
+from art.client.backends.remote_backend import RemoteBackend
 from bench.rows import Row, write_rows
 from bench.serving.overhead import interval
 from bench.serving.served import ENGINE, cpu_seconds

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 import art
-from art.client.remote_backend import RemoteBackend
+from art.client.backends.remote_backend import RemoteBackend
 from bench.rows import Row, write_rows
 from bench.serving.served import cpu_seconds
 

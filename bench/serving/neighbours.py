@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from art.client.local_server import ServerProcess
+from art.client.backends.local_server import ServerProcess
 from art.server.tenants import Tenants
 from bench.rows import Row, write_rows
 from bench.serving.served import ENGINE, LIMIT_SECONDS, answer, chat_of, start

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import psutil
 
-from art.client.local_server import ServerProcess
+from art.client.backends.local_server import ServerProcess
 
 TEXTS = 64
 LIMIT_SECONDS = 300.0

@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 
 import art
-from art.client.local_server import ServerProcess
+from art.client.backends.local_server import ServerProcess
 from art.environments import tasks
 from bench.rows import Row, write_rows
 

@@ -1,6 +1,6 @@
 """What a chat completion costs its client over each way to a server on this machine.
 
-ours       `openai_client`: a plain completion leaves over the fast lane (`art.client.fast_http`)
+ours       `openai_client`: a plain completion leaves over the fast lane (`art.client.http.fast_http`)
 aiohttp    `openai.AsyncOpenAI` with `openai.DefaultAioHttpClient`
 httpx      `openai.AsyncOpenAI` as it comes
 
@@ -25,7 +25,7 @@ from typing import Any
 import httptools
 import openai
 
-from art.client.openai_client import openai_client
+from art.client.http.openai_client import openai_client
 from bench.rows import Row, write_rows
 
 REQUESTS = {1: 400, 64: 1600}

@@ -25,7 +25,7 @@ from help_desk import HELD_OUT, REPORT, TEAMS, Release
 from openai.types.chat.chat_completion import Choice
 
 import art
-from art.client.request_logs import CallFilter, LogImport
+from art.client.logs.request_logs import CallFilter, LogImport
 from art.local import LocalBackend
 from art.runs.comparison import Estimate
 from art.runs.evaluation import CheckpointScore, paired_difference, score_of

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from art.backend import Backend as Backend
     from art.batches import overlapped as overlapped
     from art.batches import trajectory_group_batches as trajectory_group_batches
-    from art.client.capture import auto_trajectory as auto_trajectory
-    from art.client.capture import capture_auto_trajectory as capture_auto_trajectory
-    from art.client.capture import capture_yielded_trajectory as capture_yielded_trajectory
-    from art.client.capture import yield_trajectory as yield_trajectory
-    from art.client.export import export_model as export_model
-    from art.client.local_backend import LocalBackend as LocalBackend
-    from art.client.remote_backend import RemoteBackend as RemoteBackend
+    from art.client.backends.local_backend import LocalBackend as LocalBackend
+    from art.client.backends.remote_backend import RemoteBackend as RemoteBackend
+    from art.client.backends.serverless_backend import ServerlessBackend as ServerlessBackend
+    from art.client.publish.export import export_model as export_model
+    from art.client.recording.capture import auto_trajectory as auto_trajectory
+    from art.client.recording.capture import capture_auto_trajectory as capture_auto_trajectory
+    from art.client.recording.capture import capture_yielded_trajectory as capture_yielded_trajectory
+    from art.client.recording.capture import yield_trajectory as yield_trajectory
     from art.client.rollout import rollout as rollout
-    from art.client.serverless_backend import ServerlessBackend as ServerlessBackend
     from art.gather import gather_trajectories as gather_trajectories
     from art.gather import gather_trajectory_groups as gather_trajectory_groups
     from art.model import Model as Model
@@ -57,13 +57,13 @@ _HOME = {
     "Algorithm": "art.wire.algorithm",
     "Backend": "art.backend",
     "History": "art.trajectories",
-    "LocalBackend": "art.client.local_backend",
+    "LocalBackend": "art.client.backends.local_backend",
     "LocalTrainResult": "art.types",
     "Messages": "art.openai",
     "MessagesAndChoices": "art.openai",
     "Model": "art.model",
-    "RemoteBackend": "art.client.remote_backend",
-    "ServerlessBackend": "art.client.serverless_backend",
+    "RemoteBackend": "art.client.backends.remote_backend",
+    "ServerlessBackend": "art.client.backends.serverless_backend",
     "ServerlessTrainResult": "art.types",
     "Tools": "art.openai",
     "TrainConfig": "art.types",
@@ -73,10 +73,10 @@ _HOME = {
     "Trajectory": "art.trajectories",
     "TrajectoryGroup": "art.trajectories",
     "Unscored": "art.types",
-    "auto_trajectory": "art.client.capture",
-    "capture_auto_trajectory": "art.client.capture",
-    "capture_yielded_trajectory": "art.client.capture",
-    "export_model": "art.client.export",
+    "auto_trajectory": "art.client.recording.capture",
+    "capture_auto_trajectory": "art.client.recording.capture",
+    "capture_yielded_trajectory": "art.client.recording.capture",
+    "export_model": "art.client.publish.export",
     "gather_trajectories": "art.gather",
     "gather_trajectory_groups": "art.gather",
     "overlapped": "art.batches",
@@ -85,7 +85,7 @@ _HOME = {
     "run": "art.process.interrupt",
     "train_environment": "art.runs.environment_run",
     "trajectory_group_batches": "art.batches",
-    "yield_trajectory": "art.client.capture",
+    "yield_trajectory": "art.client.recording.capture",
 }
 _ROOMS = frozenset(
     {

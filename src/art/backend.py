@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 SftExample = Trajectory | Mapping[str, Any]
-"""What a model is fine-tuned on: a trajectory, or a row as `art.client.sft_rows` reads it."""
+"""What a model is fine-tuned on: a trajectory, or a row as `art.client.sft.sft_rows` reads it."""
 
 
 @runtime_checkable
@@ -96,7 +96,7 @@ class Refused:
 class LearningOptions(TypedDict, total=False):
     """The keywords of `train` that configure the training step; `PipelineTrainer` takes them too.
 
-    This is their only declaration: `art.client.declared_options` makes the signature of `train` and its
+    This is their only declaration: `client/options` makes the signature of `train` and its
     checks of it, and the table in docs/reference/options.md is printed from it. A type that is no number,
     flag, name or dict is checked where its value is read.
     """
@@ -226,7 +226,7 @@ class Backend(Protocol):
     `_model_inference_name(model, step)`, `_get_step(model)`,
     `_delete_checkpoint_files(model, steps_to_keep)`, `_prepare_backend_for_training(model, config)`, and
     `_train_model` and `_train_sft`, which yield dicts of metrics. A backend of a program's own
-    may have only those: `model.register` takes it as it is (`art.client.older_backends`).
+    may have only those: `model.register` takes it as it is (`art.client.backends.older_backends`).
 
     `model` is Any, so that a backend may ask for `art.TrainableModel` or for what it needs of one.
     """

@@ -20,7 +20,7 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializationInfo, field_serializer
 from typing_extensions import TypeVar, deprecated
 
-from art.client.older_backends import as_backend
+from art.client.backends.older_backends import as_backend
 from art.errors import ConfigurationError, NotRegisteredError
 from art.process.imports import import_lock
 from art.tracking.averages import as_groups
@@ -188,7 +188,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         with import_lock:
             from openai import AsyncOpenAI
 
-        from art.client.openai_client import plain_client
+        from art.client.http.openai_client import plain_client
 
         url, key = self.inference_base_url, self.inference_api_key
         # Programs' tests put a class of their own there.
@@ -493,7 +493,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         `completion`, in a list or a `datasets.Dataset`. One call makes one step; without trajectories nothing
         happens and nothing is logged. config: learning rate (one, or one a batch) and batch size.
         """
-        from art.client.sft_request import refuse_sft_options
+        from art.client.sft.sft_request import refuse_sft_options
 
         refuse_sft_options(_config)
         face: Any = self._face()

@@ -343,7 +343,7 @@ def test_a_model_is_served_as_its_program_registered_it(tmp_path: Path) -> None:
         "special_tokens_in_text": "text",
     }
     (folder / "registration.json").write_text(json.dumps(registration))
-    from art.client.registration import ServerConfig, register_request
+    from art.client.requests.registration import ServerConfig, register_request
 
     request = register_request(stored_model(named, tmp_path), ServerConfig())
     assert (request.base_model, request.max_context, request.chat_template) == ("org/base#4bit", 900, "T")

@@ -13,8 +13,8 @@ from hub_stand_in import TOKEN, Hub
 from trained_project import KEY, QUESTIONS, REPLY_TOKENS, STEPS, art_command, train
 
 import art
-from art.client.export import choose_step, convert
-from art.client.model_card import BUILT_IN
+from art.client.publish.export import choose_step, convert
+from art.client.publish.model_card import BUILT_IN
 from art.engine import nano_models
 from art.errors import CheckpointError, ConfigurationError, StepMissingError
 from art.tracking.folders import find_model
@@ -44,7 +44,7 @@ def merged(data_dir: Path) -> Path:
     done = art_command(*arguments, PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0, done.stderr
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "art.client.export" in loaded and not loaded & {"torch", "transformers", "safetensors"}
+    assert "art.client.publish.export" in loaded and not loaded & {"torch", "transformers", "safetensors"}
     assert f"{KEY}@{STEPS}" in done.stdout and "model.safetensors" in done.stdout
     return folder
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import openai
 
-from art.client.openai_client import ObservedOpenAI
+from art.client.http.openai_client import ObservedOpenAI
 
 
 class Endpoint:

@@ -8,9 +8,9 @@ import pytest
 
 import art
 from art.batch.algorithms import TABLE, resolve
-from art.client.registration import optimizer_spec
-from art.client.train_options import refuse_unknown_keywords
-from art.client.train_request import algorithm_of
+from art.client.options.train_options import refuse_unknown_keywords
+from art.client.requests.registration import optimizer_spec
+from art.client.requests.train_request import algorithm_of
 from art.errors import ConfigurationError
 from art.wire.algorithm import (
     AdvantageSpec,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from art.client.checkpoint_download import fetch_checkpoint
-from art.client.connection import ServerConnection
+from art.client.http.connection import ServerConnection
+from art.client.storage.checkpoint_download import fetch_checkpoint
 from art.errors import CheckpointError, CheckpointMissingError, ConfigurationError, StepMissingError
 
 MODEL = "/art/models/games/player"

@@ -11,7 +11,7 @@ import pytest
 from wire_double import KEY, Double
 
 import art
-from art.client.jobs import JobDeadlines
+from art.client.requests.jobs import JobDeadlines
 from art.tracking.folders import ModelPaths
 from art.tracking.step_log import StepLog
 from art.tracking.trajectory_log import read_trajectory_groups
@@ -143,7 +143,7 @@ async def test_a_step_whose_program_was_stopped_is_logged_once(
         raise Killed
 
     place, name = {
-        "asked": (art.client.remote_backend, "run_job"),
+        "asked": (art.client.backends.remote_backend, "run_job"),
         "committed": (StepLog, "write"),
         "moved": (StepLog, "_row"),
         "logged": (StepLog, "_delete_job"),

@@ -14,8 +14,8 @@ from test_local import CHILD, PROGRAM, make
 
 import art
 from art import errors
-from art.client.jobs import JobDeadlines
-from art.client.local_server import ServerProcess, SupervisorLimits
+from art.client.backends.local_server import ServerProcess, SupervisorLimits
+from art.client.requests.jobs import JobDeadlines
 from art.process.reaper import reaper
 from art.wire.models import ModelInfo
 from starting import StartedProgram
@@ -115,7 +115,7 @@ async def test_frozen_while_it_starts(tmp_path, model):
 
 @pytest.mark.slow
 def test_a_frozen_server_whose_program_was_killed_does_not_stay(tmp_path):
-    limits = "backend._server.limits = art.client.local_server.SupervisorLimits(stop_s=0.5)\n"
+    limits = "backend._server.limits = art.client.backends.local_server.SupervisorLimits(stop_s=0.5)\n"
     program = PROGRAM.replace("model =", f"{limits}model =") + "import time; time.sleep(600)"
     with StartedProgram(
         [sys.executable, "-c", program, str(tmp_path), *CHILD], stdout=subprocess.PIPE, text=True

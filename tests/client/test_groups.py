@@ -9,7 +9,7 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 
 import art
-from art.client.train_request import train_groups
+from art.client.requests.train_request import train_groups
 from art.errors import TokenMismatchError
 from art.tracking.averages import as_groups
 

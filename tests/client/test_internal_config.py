@@ -12,7 +12,7 @@ from wire_double import Double
 
 import art
 from art import dev
-from art.client.foreign_options import (
+from art.client.options.foreign_options import (
     ENGINE_ARGS,
     INIT_ARGS,
     NO_EFFECT,
@@ -23,7 +23,7 @@ from art.client.foreign_options import (
     TRAINER_ARGS,
     ForeignSection,
 )
-from art.client.registration import model_settings, optimizer_spec, server_config
+from art.client.requests.registration import model_settings, optimizer_spec, server_config
 from art.errors import ConfigurationError
 from art.wire.training import LoraSpec, OptimizerSpec
 

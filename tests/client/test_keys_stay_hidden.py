@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 import art
-from art.client.registration import ServerConfig, server_config
+from art.client.requests.registration import ServerConfig, server_config
 from art.client.rollout import rollout
 from art.dev import get_openai_server_config
 from art.environments.testing import LlmServer

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from art.client.fast_http import Lane, LaneError
+from art.client.http.fast_http import Lane, LaneError
 from waiting import DEADLINE_S, until
 
 REQUEST = b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n"

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 import art
 from art import errors
-from art.client.local_server import ServerProcess, SupervisorLimits
+from art.client.backends.local_server import ServerProcess, SupervisorLimits
 from starting import StartedProgram
 from waiting import eventually, gone, until
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.client.logged_calls import LeftOut, LoggedCall, LoggedScore
-from art.client.request_logs import FORMATS, CallFilter, LogImport, read_log
+from art.client.logs.logged_calls import LeftOut, LoggedCall, LoggedScore
+from art.client.logs.request_logs import FORMATS, CallFilter, LogImport, read_log
 from art.errors import ConfigurationError
 
 ASKED: dict[str, Any] = {"role": "user", "content": "Weather in Paris?"}

@@ -9,7 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 from wire_double import KEY, Double
 
-from art.client.openai_client import ObservedOpenAI, openai_client, plain_client
+from art.client.http.openai_client import ObservedOpenAI, openai_client, plain_client
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion
 from wire_double import KEY, Double, error
 
 import art
-from art.client.openai_client import RolloutOpenAI, SampledTexts, openai_client
+from art.client.http.openai_client import RolloutOpenAI, SampledTexts, openai_client
 from art.trajectories import in_rollout, rollout_scope
 from waiting import until
 

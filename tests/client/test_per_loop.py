@@ -15,7 +15,7 @@ import pytest
 from wire_double import KEY, Double
 
 import art
-from art.client.openai_client import ObservedOpenAI, openai_client, plain_client
+from art.client.http.openai_client import ObservedOpenAI, openai_client, plain_client
 
 ASK = [{"role": "user", "content": "x"}]
 LOOPS = 4

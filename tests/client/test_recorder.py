@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 
-from art.client.recorder import Recorder, message_key, tools_key
+from art.client.recording.recorder import Recorder, message_key, tools_key
 from art.trajectories import Trajectory, get_messages
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]

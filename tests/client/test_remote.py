@@ -11,8 +11,8 @@ from wire_double import KEY, Double, error
 
 import art
 from art import errors
-from art.client.jobs import JobDeadlines
-from art.client.train_request import train_groups
+from art.client.requests.jobs import JobDeadlines
+from art.client.requests.train_request import train_groups
 from waiting import until
 
 

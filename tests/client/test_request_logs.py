@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 
 import art
-from art.client import logged_calls
-from art.client.logged_calls import LoggedCall, LoggedReply
-from art.client.request_logs import (
+from art.client.logs import logged_calls
+from art.client.logs.logged_calls import LoggedCall, LoggedReply
+from art.client.logs.request_logs import (
     CallFilter,
     LogImport,
     calls_of_rollout,
@@ -27,7 +27,7 @@ from art.client.request_logs import (
     write_log,
     write_rows,
 )
-from art.client.sft_rows import row_trajectory
+from art.client.sft.sft_rows import row_trajectory
 from art.errors import ConfigurationError
 from otlp_collector import Collector, collecting
 

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 import art
-from art.client.serverless_backend import ServerlessBackend, choose_endpoint
+from art.client.backends.serverless_backend import ServerlessBackend, choose_endpoint
 from art.errors import ConfigurationError, NotBuiltError
 from art.process.environment import API_KEY, BASE_URL, WANDB_API_KEY
 

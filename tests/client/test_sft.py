@@ -11,8 +11,8 @@ from openai.types.chat.chat_completion import Choice
 from wire_double import Double
 
 import art
-from art.client import sft_request as sft
-from art.client.train_request import train_groups
+from art.client.requests.train_request import train_groups
+from art.client.sft import sft_request as sft
 from art.errors import ConfigurationError, RequestError
 from art.types import TrainSFTConfig
 from art.wire.jobs import SftJobRequest

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import art
-from art.client.sft_dataset import _lines, _shuffled
+from art.client.sft.sft_dataset import _lines, _shuffled
 from art.errors import ConfigurationError
 from art.types import TrainSFTConfig
 from art.utils.sft import (

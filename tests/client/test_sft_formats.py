@@ -13,8 +13,8 @@ import polars
 import pytest
 
 import art
-from art.client import sft_request as sft
-from art.client.sft_rows import row_trajectory, sft_trajectories
+from art.client.sft import sft_request as sft
+from art.client.sft.sft_rows import row_trajectory, sft_trajectories
 from art.errors import ConfigurationError
 from art.types import TrainSFTConfig
 from art.utils.sft import create_sft_dataset_iterator, get_file_row_count, iterate_file

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import art
-from art.client.train_request import (
+from art.client.requests.train_request import (
     DivergenceWatch,
     train_groups,
     warn_context_only,

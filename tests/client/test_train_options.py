@@ -12,10 +12,10 @@ from wire_double import Double
 import art
 from art import dev
 from art.backend import JobOptions, Keyword
-from art.client.declared_options import declared_options, signed_with
-from art.client.remote_backend import RemoteBackend
-from art.client.train_options import KEYWORDS, refuse_unknown_keywords
-from art.client.train_request import algorithm_of
+from art.client.backends.remote_backend import RemoteBackend
+from art.client.options.declared_options import declared_options, signed_with
+from art.client.options.train_options import KEYWORDS, refuse_unknown_keywords
+from art.client.requests.train_request import algorithm_of
 from art.errors import ConfigurationError
 from art.wire.jobs import TrainJobRequest
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from art.client.capture import capture_yielded_trajectory, yield_trajectory
+from art.client.recording.capture import capture_yielded_trajectory, yield_trajectory
 from art.trajectories import Trajectory, current_rollout
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import asyncio, os, signal, sys
 import art
-from art.client.connection import model_path
+from art.client.http.connection import model_path
 from art.wire.models import ModelInfo
 
 folder, base, deadly = sys.argv[1:]

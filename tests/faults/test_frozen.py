@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import art
-from art.client.local_server import SupervisorLimits
+from art.client.backends.local_server import SupervisorLimits
 from art.server.data_folder import DataFolderLock
 from waiting import eventually, gone
 

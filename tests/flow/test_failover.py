@@ -18,7 +18,7 @@ from homes import Home
 from private_postgres import PASSWORD, programs, running_postgres
 
 import art
-from art.client.remote_backend import RemoteBackend
+from art.client.backends.remote_backend import RemoteBackend
 from art.server.data_folder import DataLayout
 from art.server.postgres.database import PostgresDatabase
 from waiting import DEADLINE_S, until

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from art.client.local_server import ServerProcess
+from art.client.backends.local_server import ServerProcess
 from art.server.tenants import TENANTS_FILE, Tenants
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ from homes import Home
 from private_postgres import programs, running_postgres
 
 import art
-from art.client.remote_backend import RemoteBackend
+from art.client.backends.remote_backend import RemoteBackend
 from art.wire.rollouts import ROLLOUT_HEADER
 from waiting import DEADLINE_S, until
 

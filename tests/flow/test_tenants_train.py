@@ -13,8 +13,8 @@ from statistics import fmean
 import pytest
 
 import art
-from art.client.local_server import ServerProcess
-from art.client.serverless_backend import ServerlessBackend
+from art.client.backends.local_server import ServerProcess
+from art.client.backends.serverless_backend import ServerlessBackend
 from art.errors import AuthenticationError, CheckpointMissingError, NotFoundError, StepMissingError
 from art.server.tenants import TENANTS_FILE, Tenants
 from art.types import ServerlessTrainResult

@@ -11,7 +11,7 @@ import traceback
 import pytest
 
 import art
-from art.client.remote_backend import RemoteBackend
+from art.client.backends.remote_backend import RemoteBackend
 from art.errors import ConfigurationError
 from art.process.interrupt import ShortCancellation
 from starting import StartedProgram

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import art
-from art.client.learning_rates import LORA_RATE, Leg
+from art.client.options.learning_rates import LORA_RATE, Leg
 from art.errors import ConfigurationError
 from art.runs.autorl import AutoRLSettings
 from art.runs.environment_run import EnvironmentSettings

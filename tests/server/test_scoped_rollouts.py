@@ -18,7 +18,7 @@ from scripted_engine import Script, ScriptedEngine
 from tenants_world import run_world
 
 import art
-from art.client.openai_client import openai_client
+from art.client.http.openai_client import openai_client
 from art.engine.protocol import Delta, GenerateRequest
 from art.errors import ConfigurationError, NotFoundError, RequestError, WorkerError
 from art.rendering.library import LibraryRenderer

@@ -16,7 +16,7 @@ from tiny_policies import MODEL, VOCABULARY, accumulate_gradient, policy, qwen3,
 
 from art.batch.algorithms import resolve
 from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
-from art.client.train_request import algorithm_of
+from art.client.requests.train_request import algorithm_of
 from art.training.trainer import Trainer
 from art.wire.algorithm import Algorithm
 from art.wire.training import LoraSpec

@@ -11,7 +11,7 @@ from peft import AutoPeftModelForCausalLM
 from tiny_policies import MODEL, SHAPE, games, randomize, request, trainer
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from art.client.bucket_pull import copy_checkpoint
+from art.client.storage.bucket_pull import copy_checkpoint
 from art.engine import nano_models
 from art.errors import CheckpointError
 from art.training.checkpoint import find_tokenizer, verify_files

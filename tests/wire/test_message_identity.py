@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.client.recorder import message_key
+from art.client.recording.recorder import message_key
 from art.server.ledger.stitching import Conversation
 
 JSON_VALUES = st.recursive(

@@ -15,7 +15,7 @@ import art
 HERE = Path(__file__).parent
 HELPERS = (HERE.parent, HERE.parent / "server")
 SOURCE = Path(art.__file__).parent
-OTHERS_WORDS = ("client/foreign_options.py", "compat/", "rewards/llm/")
+OTHERS_WORDS = ("client/options/foreign_options.py", "compat/", "rewards/llm/")
 """Options of trainers and of judges that have the same names."""
 
 

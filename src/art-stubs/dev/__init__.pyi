@@ -1,9 +1,9 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.backend import EarlierTrainOptions as TrainConfig
-from art.client.model_config import get_model_config as get_model_config
-from art.client.model_config import get_openai_server_config as get_openai_server_config
-from art.client.model_config import is_dedicated_mode as is_dedicated_mode
-from art.client.model_config import validate_dedicated_config as validate_dedicated_config
+from art.client.options.model_config import get_model_config as get_model_config
+from art.client.options.model_config import get_openai_server_config as get_openai_server_config
+from art.client.options.model_config import is_dedicated_mode as is_dedicated_mode
+from art.client.options.model_config import validate_dedicated_config as validate_dedicated_config
 from art.compat.dev import EngineArgs as EngineArgs
 from art.compat.dev import InitArgs as InitArgs
 from art.compat.dev import InternalModelConfig as InternalModelConfig

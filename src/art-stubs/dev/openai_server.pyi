@@ -1,5 +1,5 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.client.model_config import get_openai_server_config as get_openai_server_config
+from art.client.options.model_config import get_openai_server_config as get_openai_server_config
 from art.compat.dev import EngineArgs as EngineArgs
 from art.compat.dev import OpenAIServerConfig as OpenAIServerConfig
 from art.compat.dev import ServerArgs as ServerArgs

@@ -1,5 +1,5 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.client.local_backend import LocalBackend as LocalBackend
+from art.client.backends.local_backend import LocalBackend as LocalBackend
 
 __all__ = ["LocalBackend"]
 

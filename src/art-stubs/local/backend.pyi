@@ -1,2 +1,2 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.client.local_backend import *
+from art.client.backends.local_backend import *

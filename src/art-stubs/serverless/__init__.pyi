@@ -1,5 +1,5 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.client.serverless_backend import ServerlessBackend as ServerlessBackend
+from art.client.backends.serverless_backend import ServerlessBackend as ServerlessBackend
 
 __all__ = ["ServerlessBackend"]
 

@@ -1,5 +1,5 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.client.sft_dataset import iterate_dataset as iterate_dataset
+from art.client.sft.sft_dataset import iterate_dataset as iterate_dataset
 from art.retrying import limit_concurrency as limit_concurrency
 from art.retrying import log_http_errors as log_http_errors
 from art.retrying import retry as retry

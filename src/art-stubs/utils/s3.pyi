@@ -1,12 +1,12 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from typing import Any
 
-from art.client.bucket_pull import Wanted as Wanted
-from art.client.bucket_pull import commit_here as commit_here
-from art.client.bucket_pull import pull_model as pull_model
-from art.client.bucket_push import push_model as push_model
-from art.client.bucket_store import Store as Store
-from art.client.bucket_store import model_url as model_url
+from art.client.storage.bucket_pull import Wanted as Wanted
+from art.client.storage.bucket_pull import commit_here as commit_here
+from art.client.storage.bucket_pull import pull_model as pull_model
+from art.client.storage.bucket_push import push_model as push_model
+from art.client.storage.bucket_store import Store as Store
+from art.client.storage.bucket_store import model_url as model_url
 from art.errors import ForbiddenBucketCreationError as ForbiddenBucketCreationError
 from art.errors import StorageError as S3SyncError
 

@@ -1,9 +1,9 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.client.bucket_pull import copy_checkpoint as copy_checkpoint
-from art.client.bucket_pull import local_checkpoint as local_checkpoint
-from art.client.bucket_pull import newest_of as newest_of
-from art.client.bucket_push import complete_steps as complete_steps
-from art.client.bucket_push import local_steps as local_steps
+from art.client.storage.bucket_pull import copy_checkpoint as copy_checkpoint
+from art.client.storage.bucket_pull import local_checkpoint as local_checkpoint
+from art.client.storage.bucket_pull import newest_of as newest_of
+from art.client.storage.bucket_push import complete_steps as complete_steps
+from art.client.storage.bucket_push import local_steps as local_steps
 
 __all__ = ["complete_steps", "copy_checkpoint", "local_checkpoint", "local_steps", "newest_of"]
 

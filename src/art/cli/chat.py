@@ -28,7 +28,7 @@ from art.process.imports import import_lock
 if TYPE_CHECKING:
     import openai
 
-    from art.client.local_backend import LocalBackend
+    from art.client.backends.local_backend import LocalBackend
     from art.wire.models import RegisterRequest
 
 PROMPT = "you> "
@@ -199,7 +199,7 @@ def endpoint(model: str, url: str | None, data_dir: Path) -> Iterator[tuple[str,
         return
     registered, base = known_model(model, data_dir)
     require_extra("local", "art chat", remedy=". For a server on another machine, use --url")
-    from art.client.local_backend import LocalBackend
+    from art.client.backends.local_backend import LocalBackend
     from art.process.running_server import find_server
 
     running = find_server(data_dir.absolute() / "server")
@@ -249,7 +249,7 @@ def known_model(model: str, data_dir: Path) -> tuple[RegisterRequest | None, str
 
 async def serve_registered(backend: LocalBackend, request: RegisterRequest) -> None:
     """Has the server serve a model as it was registered. Raises ARTError."""
-    from art.client.registration import REGISTER_S
+    from art.client.requests.registration import REGISTER_S
     from art.wire.models import ModelInfo
 
     await backend._connection.call("POST", "/art/models", ModelInfo, request, deadline_s=REGISTER_S)

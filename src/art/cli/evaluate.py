@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from art.cli.run_options import options_from
-from art.client.export import choose_step
+from art.client.publish.export import choose_step
 from art.errors import ConfigurationError
 from art.runs.evaluation import (
     MODES,

@@ -91,7 +91,7 @@ def export(
 
     from rich.console import Console
 
-    from art.client.export import export_model
+    from art.client.publish.export import export_model
 
     with readable_errors(), Console(stderr=True).status(f"exporting {model}"):
         done = export_model(
@@ -316,7 +316,7 @@ def import_logs(
     `art import traces/*.json --to scenarios --output scenarios.jsonl` makes prompts.
     `--min-score helpful=1 --tag production` selects calls.
     """
-    from art.client.request_logs import CallFilter, LogImport, least_scores, time_of, write_rows
+    from art.client.logs.request_logs import CallFilter, LogImport, least_scores, time_of, write_rows
 
     with readable_errors():
         wanted = CallFilter(
@@ -350,7 +350,7 @@ def export_logs(
     `art export-logs games/player@7 --split val --format otlp --output spans.jsonl` the spans of one
     evaluation.
     """
-    from art.client.request_logs import write_log
+    from art.client.logs.request_logs import write_log
 
     with readable_errors():
         rollouts = write_log(model, output, format=format, split=split, data_dir=data_dir)

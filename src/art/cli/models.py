@@ -22,7 +22,7 @@ from art.errors import ConfigurationError
 from art.process.environment import API_KEY, variable
 
 if TYPE_CHECKING:
-    from art.client.remote_backend import RemoteBackend
+    from art.client.backends.remote_backend import RemoteBackend
     from art.wire.models import ModelSummary
 
 models = typer.Typer(
@@ -142,7 +142,7 @@ async def _delete(key: str, data_dir: Path, url: str | None, *, logs: bool) -> N
         async with server_backend(url) as backend:
             await backend.delete_model(key)
         return
-    from art.client.local_backend import LocalBackend
+    from art.client.backends.local_backend import LocalBackend
 
     async with LocalBackend(path=data_dir) as local:
         await local.delete_model(key, logs=logs)
@@ -150,7 +150,7 @@ async def _delete(key: str, data_dir: Path, url: str | None, *, logs: bool) -> N
 
 def server_backend(url: str) -> RemoteBackend:
     """Returns the backend of a server that runs. Raises ConfigurationError without a key."""
-    from art.client.remote_backend import RemoteBackend
+    from art.client.backends.remote_backend import RemoteBackend
 
     key = variable(API_KEY)
     if key is None:

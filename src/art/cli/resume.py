@@ -19,7 +19,7 @@ from art.cli.run_options import DATA_DIR
 from art.errors import require_extra
 
 if TYPE_CHECKING:
-    from art.client.remote_backend import RemoteBackend
+    from art.client.backends.remote_backend import RemoteBackend
     from art.wire.models import ModelSummary
 
 
@@ -51,15 +51,15 @@ async def _resume(asked: list[ModelSummary], data_dir: Path, url: str | None) ->
             backend = await stack.enter_async_context(server_backend(url))
         else:
             require_extra("local", "art resume", remedy=". For a server on another machine, use --url")
-            from art.client.local_backend import LocalBackend
+            from art.client.backends.local_backend import LocalBackend
 
             backend = await stack.enter_async_context(LocalBackend(path=data_dir))
         return sum([await _resume_model(backend, one) for one in asked])
 
 
 async def _resume_model(backend: RemoteBackend, model: ModelSummary) -> int:
-    from art.client.connection import named_path
-    from art.client.jobs import JobDeadlines, follow_job
+    from art.client.http.connection import named_path
+    from art.client.requests.jobs import JobDeadlines, follow_job
     from art.tracking.progress import open_progress
     from art.wire.models import ModelInfo
 

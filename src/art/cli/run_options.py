@@ -105,7 +105,7 @@ def _setting_parameters(
     leave_out: Collection[str],
     unset: Collection[str],
 ) -> list[inspect.Parameter]:
-    from art.client.declared_options import declared_options, field_docstrings
+    from art.client.options.declared_options import declared_options, field_docstrings
 
     module, _, name = model.partition(":")
     kind = getattr(import_module(module), name)

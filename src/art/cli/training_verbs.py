@@ -91,7 +91,7 @@ def train_run(
     async def work() -> None:
         require_extra("local", "art train")
         from art.cli.quickstart import check_base_model
-        from art.client.local_backend import LocalBackend
+        from art.client.backends.local_backend import LocalBackend
         from art.engine.registry import engine_options
         from art.runs.environment_run import train_environment
 

@@ -21,10 +21,10 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from art.client.capture import listening, note_choices
-from art.client.connection import ServerConnection
-from art.client.recorder import Recorder, message_key, tools_key
-from art.client.remote_backend import RemoteBackend
+from art.client.backends.remote_backend import RemoteBackend
+from art.client.http.connection import ServerConnection
+from art.client.recording.capture import listening, note_choices
+from art.client.recording.recorder import Recorder, message_key, tools_key
 from art.errors import ARTError, ConfigurationError, NotRegisteredError
 from art.process.imports import import_lock
 from art.trajectories import Trajectory, rollout_scope
@@ -234,7 +234,7 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
         """A client of this rollout. All rollouts of a backend share its connections: one made by hand costs
         40 ms, in which the event loop does nothing else. Closing it closes nothing.
         """
-        from art.client.openai_client import openai_client, sharing
+        from art.client.http.openai_client import openai_client, sharing
 
         connection = _connection_of(self.model)
         if connection.completions is None:

@@ -1,6 +1,6 @@
 """The import paths of older programs, and what each leads to.
 
-    "art.local.backend": "art.client.local_backend"     the same module under another name, with all below
+    "art.local.backend": "art.client.backends.local_backend"  the same module by another name, with all below
     "art.utils.retry": names("art.retrying:retry")      names, each from the module that it is in now
                        names("art.retrying:old=retry")  ... and that has another name there
     "art.megatron.train": names(instead="...")          any name of it raises NotBuiltError, with what to use
@@ -82,7 +82,7 @@ PATHS: Mapping[str, str | Names] = {
         "art.tracking.metrics_builder:CostExtractor",
         "art.tracking.prices:MODEL_TOKEN_PRICING TokenPricing",
     ),
-    "art.auto_trajectory": names("art.client.capture:auto_trajectory capture_auto_trajectory"),
+    "art.auto_trajectory": names("art.client.recording.capture:auto_trajectory capture_auto_trajectory"),
     "art.autorl": names(
         "art.runs.autorl.autorl_run:AutoRLReport AutoRLSettings rollout",
         "art.runs.autorl.preparation:Inputs generate_inputs write_rubric write_system_prompt",
@@ -91,37 +91,40 @@ PATHS: Mapping[str, str | Names] = {
     ),
     "art.autorl.rollout": "art.runs.autorl.autorl_run",
     "art.capture": names(
-        "art.client.capture:auto_trajectory capture_auto_trajectory capture_yielded_trajectory "
+        "art.client.recording.capture:auto_trajectory capture_auto_trajectory capture_yielded_trajectory "
         "yield_trajectory",
         "art.trajectories:current_rollout in_rollout rollout_scope",
     ),
+    "art.client.jobs": "art.client.requests.jobs",
+    "art.client.local_server": "art.client.backends.local_server",
+    "art.client.request_logs": "art.client.logs.request_logs",
     "art.concurrency": "art.retrying",
     "art.costs": names(
         "art.tracking.prices:CostCalculator MODEL_PRICING ModelPricing build_cost_calculator "
         "compute_sample_costs compute_train_cost get_model_pricing tokens_to_cost"
     ),
-    "art.datasets": "art.client.sft_dataset",
+    "art.datasets": "art.client.sft.sft_dataset",
     "art.dev": names(
         "art.backend:TrainConfig=EarlierTrainOptions",
-        "art.client.model_config:get_model_config get_openai_server_config is_dedicated_mode "
+        "art.client.options.model_config:get_model_config get_openai_server_config is_dedicated_mode "
         "validate_dedicated_config",
         "art.compat.dev:EngineArgs InitArgs InternalModelConfig OpenAIServerConfig PeftArgs ServerArgs "
         "TinkerArgs TinkerNativeArgs TinkerTrainingClientArgs TorchtuneArgs TrainSFTConfig TrainerArgs",
     ),
     "art.dev.engine": names("art.compat.dev:EngineArgs"),
-    "art.dev.get_model_config": names("art.client.model_config:get_model_config"),
+    "art.dev.get_model_config": names("art.client.options.model_config:get_model_config"),
     "art.dev.model": names(
-        "art.client.model_config:get_model_config",
+        "art.client.options.model_config:get_model_config",
         "art.compat.dev:EngineArgs InitArgs InternalModelConfig PeftArgs TinkerArgs TinkerNativeArgs "
         "TinkerTrainingClientArgs TorchtuneArgs TrainerArgs",
     ),
     "art.dev.openai_server": names(
-        "art.client.model_config:get_openai_server_config",
+        "art.client.options.model_config:get_openai_server_config",
         "art.compat.dev:EngineArgs OpenAIServerConfig ServerArgs",
     ),
     "art.dev.train": names("art.backend:TrainConfig=EarlierTrainOptions", "art.compat.dev:TrainSFTConfig"),
     "art.dev.trainer": names("art.compat.dev:TrainerArgs"),
-    "art.dev.validate": names("art.client.model_config:is_dedicated_mode validate_dedicated_config"),
+    "art.dev.validate": names("art.client.options.model_config:is_dedicated_mode validate_dedicated_config"),
     "art.guided_completion": "art.openai",
     "art.langgraph": names(
         "art.integrations.langgraph.chat_model_factory:init_chat_model",
@@ -140,11 +143,11 @@ PATHS: Mapping[str, str | Names] = {
         "art.rewards.llm.names:base_of resolve_llm",
         "art.rewards.llm.request:Llm Reply Request Usage",
     ),
-    "art.local": names("art.client.local_backend:LocalBackend"),
+    "art.local": names("art.client.backends.local_backend:LocalBackend"),
     "art.local.adapter_leases": names(
         instead=("`async with backend.adapter_lease(model, step)` keeps a step for as long as it is used")
     ),
-    "art.local.backend": "art.client.local_backend",
+    "art.local.backend": "art.client.backends.local_backend",
     "art.local.checkpoints": names(
         "art.tracking.trajectory_migration:migrate_checkpoints_to_new_structure",
         instead=(
@@ -153,7 +156,7 @@ PATHS: Mapping[str, str | Names] = {
     ),
     "art.local.service": names(instead=_OWN_PROCESSES),
     "art.local.state": names(instead=_OWN_PROCESSES),
-    "art.local.supervisor": "art.client.local_server",
+    "art.local.supervisor": "art.client.backends.local_server",
     "art.local.train": names(instead=_OWN_PROCESSES),
     "art.local.vllm": names(instead=_OWN_PROCESSES),
     "art.loss": names(unbuilt=_same_answer(_LOSS, "Loss", "loss_fn", "shift_tensor")),
@@ -239,15 +242,15 @@ PATHS: Mapping[str, str | Names] = {
             "tokenize_trajectory_groups",
         )
     ),
-    "art.remote": names("art.client.remote_backend:RemoteBackend"),
-    "art.remote.backend": "art.client.remote_backend",
-    "art.remote.jobs": "art.client.jobs",
+    "art.remote": names("art.client.backends.remote_backend:RemoteBackend"),
+    "art.remote.backend": "art.client.backends.remote_backend",
+    "art.remote.jobs": "art.client.requests.jobs",
     "art.rewards.checks": names(
         "art.rewards.judge_checks:Alarm Calibration CalibrationGroup JudgeChecks calibrate",
         "art.rewards.judge_watch:JudgeWatch",
     ),
-    "art.serverless": names("art.client.serverless_backend:ServerlessBackend"),
-    "art.serverless.backend": "art.client.serverless_backend",
+    "art.serverless": names("art.client.backends.serverless_backend:ServerlessBackend"),
+    "art.serverless.backend": "art.client.backends.serverless_backend",
     "art.serverless.client": names(
         instead=(
             "`art.ServerlessBackend(api_key=..., base_url=...)` speaks to an ART server; "
@@ -298,7 +301,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.tinker_native.backend": names(instead=_TINKER),
     "art.tinker_native.data": names(instead=_TINKER),
     "art.utils": names(
-        "art.client.sft_dataset:iterate_dataset",
+        "art.client.sft.sft_dataset:iterate_dataset",
         "art.retrying:limit_concurrency log_http_errors retry",
         "art.tracking.folders:get_model_step",
         "art.tracking.sinks.wandb:record_provenance",
@@ -332,20 +335,25 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.benchmarking.types": names("art.runs.benchmarking:BenchmarkModelKey"),
     "art.utils.convert_moe_lora": names(instead="checkpoints are written as PEFT and vLLM read them"),
     "art.utils.deploy_model": names(
-        "art.client.deployment:LoRADeploymentJob LoRADeploymentProvider deploy_model"
+        "art.client.publish.deployment:LoRADeploymentJob LoRADeploymentProvider deploy_model"
     ),
     "art.utils.deployment": names(
-        "art.client.deployment:DeploymentConfig DeploymentResult LoRADeploymentJob "
+        "art.client.publish.deployment:DeploymentConfig DeploymentResult LoRADeploymentJob "
         "LoRADeploymentProvider deploy_model",
-        "art.client.deployment_providers:TogetherDeploymentConfig WandbDeploymentConfig",
+        "art.client.publish.deployment_providers:TogetherDeploymentConfig WandbDeploymentConfig",
     ),
     "art.utils.deployment.common": names(
-        "art.client.deployment:DeploymentConfig DeploymentResult deploy_model"
+        "art.client.publish.deployment:DeploymentConfig DeploymentResult deploy_model"
     ),
-    "art.utils.deployment.legacy": names("art.client.deployment:LoRADeploymentJob LoRADeploymentProvider"),
-    "art.utils.deployment.together": names("art.client.deployment_providers:TogetherDeploymentConfig"),
+    "art.utils.deployment.legacy": names(
+        "art.client.publish.deployment:LoRADeploymentJob LoRADeploymentProvider"
+    ),
+    "art.utils.deployment.together": names(
+        "art.client.publish.deployment_providers:TogetherDeploymentConfig"
+    ),
     "art.utils.deployment.wandb": names(
-        "art.client.deployment:deploy_wandb", "art.client.deployment_providers:WandbDeploymentConfig"
+        "art.client.publish.deployment:deploy_wandb",
+        "art.client.publish.deployment_providers:WandbDeploymentConfig",
     ),
     "art.utils.format_message": names("art.trajectories:format_message"),
     "art.utils.get_model_step": names("art.tracking.folders:get_model_step get_step_from_dir"),
@@ -354,7 +362,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.group_aggregate": names(
         instead=("read the logs with `art.utils.benchmarking.load_trajectories` and aggregate with polars")
     ),
-    "art.utils.iterate_dataset": names("art.client.sft_dataset:DatasetBatch iterate_dataset"),
+    "art.utils.iterate_dataset": names("art.client.sft.sft_dataset:DatasetBatch iterate_dataset"),
     "art.utils.lifecycle": names(
         instead="`art.LocalBackend` ends its server by itself, and nothing outlives the program"
     ),
@@ -411,19 +419,19 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.record_provenance": names("art.tracking.sinks.wandb:record_provenance"),
     "art.utils.retry": names("art.retrying:retry"),
     "art.utils.s3": names(
-        "art.client.bucket_pull:Wanted commit_here pull_model",
-        "art.client.bucket_push:push_model",
-        "art.client.bucket_store:Store model_url",
+        "art.client.storage.bucket_pull:Wanted commit_here pull_model",
+        "art.client.storage.bucket_push:push_model",
+        "art.client.storage.bucket_store:Store model_url",
         "art.errors:ForbiddenBucketCreationError S3SyncError=StorageError",
         unbuilt=_S3,
     ),
     "art.utils.s3_checkpoint_utils": names(
-        "art.client.bucket_pull:copy_checkpoint local_checkpoint newest_of",
-        "art.client.bucket_push:complete_steps local_steps",
+        "art.client.storage.bucket_pull:copy_checkpoint local_checkpoint newest_of",
+        "art.client.storage.bucket_push:complete_steps local_steps",
     ),
     "art.utils.sft": names(
-        "art.client.learning_rates:create_lr_schedule",
-        "art.client.sft_dataset:SFTChunk create_sft_dataset_iterator get_file_row_count iterate_file "
+        "art.client.options.learning_rates:create_lr_schedule",
+        "art.client.sft.sft_dataset:SFTChunk create_sft_dataset_iterator get_file_row_count iterate_file "
         "resolve_sft_batch_size train_sft_from_file",
     ),
     "art.utils.strip_logprobs": names("art.openai:strip_logprobs"),
@@ -444,5 +452,5 @@ PATHS: Mapping[str, str | Names] = {
     "art.vllm": names(
         instead="vLLM runs as a program of its own; docs/guides/vllm.md says how a server starts it"
     ),
-    "art.yield_trajectory": names("art.client.capture:capture_yielded_trajectory yield_trajectory"),
+    "art.yield_trajectory": names("art.client.recording.capture:capture_yielded_trajectory yield_trajectory"),
 }

@@ -355,8 +355,8 @@ async def pull_model_trajectories(
 
 
 def _pull_files(model: Model[Any, Any], bucket: str | None, prefix: str | None) -> list[str]:
-    from art.client.bucket_push import is_side_file, keeps_more, not_written_meanwhile
-    from art.client.bucket_store import Store, model_folder, model_url
+    from art.client.storage.bucket_push import is_side_file, keeps_more, not_written_meanwhile
+    from art.client.storage.bucket_store import Store, model_folder, model_url
     from art.process.files import write_whole
 
     folder = model_folder(model.base_path, model.project, model.name)

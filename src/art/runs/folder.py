@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from art.backend import Keyword
-from art.client.declared_options import DeclaredOption, declared_options
-from art.client.learning_rates import LORA_RATE, Leg, legs_to, share_at, starting_rate
+from art.client.options.declared_options import DeclaredOption, declared_options
+from art.client.options.learning_rates import LORA_RATE, Leg, legs_to, share_at, starting_rate
 from art.environments.measure import mean_of_known
 from art.errors import ConfigurationError, did_you_mean
 from art.process.files import make_private_folder, write_whole

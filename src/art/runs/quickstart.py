@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import art
-from art.client.learning_rates import Leg, legs_to
+from art.client.options.learning_rates import Leg, legs_to
 from art.environments import tasks
 from art.environments.tasks import EVALUATION_SEED, Task
 from art.errors import ARTError, ConfigurationError

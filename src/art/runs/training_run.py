@@ -147,7 +147,7 @@ def keep_budget(budget: Budget | None, folder: Path, tell: OnProgress) -> None:
 
 def model_to_train(root: Path, name: str, project: str, base_model: str) -> TrainableModel[Any, Any]:
     """The model that a run trains. Raises ConfigurationError for names that are none."""
-    from art.client.bucket_store import model_folder
+    from art.client.storage.bucket_store import model_folder
     from art.model import TrainableModel
 
     model_folder(root, project, name)
@@ -166,7 +166,7 @@ async def serve_model(
         if backend is not None:
             await model.register(backend)
         elif model._backend is None:
-            from art.client.local_backend import LocalBackend
+            from art.client.backends.local_backend import LocalBackend
 
             await model.register(await stack.enter_async_context(LocalBackend(path=str(root))))
         yield

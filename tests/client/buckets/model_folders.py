@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from art.client.bucket_store import StorageLimits
+from art.client.storage.bucket_store import StorageLimits
 
 QUICK = StorageLimits(attempts=2, pause_s=0.01, requests=1, connect_s=1.0, read_s=5.0, total_s=60.0)
 """Failures are known soon."""

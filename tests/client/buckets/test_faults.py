@@ -11,9 +11,9 @@ import httpx
 import pytest
 from model_folders import QUICK, credentials, write_step
 
-from art.client.bucket_pull import Wanted, commit_here, pull_model
-from art.client.bucket_push import push_model
-from art.client.bucket_store import Store
+from art.client.storage.bucket_pull import Wanted, commit_here, pull_model
+from art.client.storage.bucket_push import push_model
+from art.client.storage.bucket_store import Store
 from art.errors import ForbiddenBucketCreationError, StorageError
 
 pytestmark = pytest.mark.slow

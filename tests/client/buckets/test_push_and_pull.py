@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 from model_folders import QUICK, contents, write_step
 
-from art.client.bucket_pull import PullReport, Wanted, commit_here, copy_checkpoint, newest_of, pull_model
-from art.client.bucket_push import push_model
-from art.client.bucket_store import StorageLimits, Store, model_url
+from art.client.storage.bucket_pull import (
+    PullReport,
+    Wanted,
+    commit_here,
+    copy_checkpoint,
+    newest_of,
+    pull_model,
+)
+from art.client.storage.bucket_push import push_model
+from art.client.storage.bucket_store import StorageLimits, Store, model_url
 from art.errors import (
     CheckpointMissingError,
     ConfigurationError,

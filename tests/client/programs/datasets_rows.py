@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, load_dataset
 
-from art.client.sft_request import sft_request
+from art.client.sft.sft_request import sft_request
 from art.types import TrainSFTConfig
 from art.utils.sft import create_sft_dataset_iterator, iterate_file
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import art
-from art.client.sft_rows import sft_trajectories
+from art.client.sft.sft_rows import sft_trajectories
 from art.environments.adapters.registry import find_environment
 from art.environments.adapters.verifiers import metric_name, row_id, sft_rows
 from art.environments.testing import LlmServer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import art
-from art.client.registration import model_settings
+from art.client.requests.registration import model_settings
 from art.dev.get_model_config import get_model_config
 from art.errors import ConfigurationError
 

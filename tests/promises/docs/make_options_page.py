@@ -3,7 +3,7 @@
 Run it with: python tests/promises/docs/make_options_page.py
 
 The text between the tables is written by hand, in the page. A keyword's row is the docstring below its field
-in `art.backend` or `art.runs.pipeline.settings`, a key's is its entry in `art.client.foreign_options`.
+in `art.backend` or `art.runs.pipeline.settings`, a key's is its entry in `foreign_options`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from art.backend import TrainOptions
-from art.client.declared_options import field_docstrings
-from art.client.foreign_options import (
+from art.client.options.declared_options import field_docstrings
+from art.client.options.foreign_options import (
     ENGINE_ARGS,
     INIT_ARGS,
     PEFT_ARGS,
@@ -25,7 +25,7 @@ from art.client.foreign_options import (
     ForeignOption,
     ForeignSection,
 )
-from art.client.train_options import KEYWORDS, REFUSED
+from art.client.options.train_options import KEYWORDS, REFUSED
 from art.runs.pipeline import settings as pipeline
 
 DOCS = Path(__file__).parents[3] / "docs"

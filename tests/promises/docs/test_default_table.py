@@ -11,11 +11,11 @@ import torch
 
 import art
 from art.batch.algorithms import DEFAULT
-from art.client.registration import optimizer_spec
-from art.client.remote_backend import RemoteBackend
-from art.client.sft_request import sft_optimizer
-from art.client.train_options import with_defaults
-from art.client.train_request import UNSAID_ROWS, algorithm_of, compute_of
+from art.client.backends.remote_backend import RemoteBackend
+from art.client.options.train_options import with_defaults
+from art.client.requests.registration import optimizer_spec
+from art.client.requests.train_request import UNSAID_ROWS, algorithm_of, compute_of
+from art.client.sft.sft_request import sft_optimizer
 from art.runs.pipeline.settings import most_groups, pipeline_settings, queue_size
 from art.runs.pipeline.trainer import PipelineTrainer
 from art.server.settings import ControlSettings

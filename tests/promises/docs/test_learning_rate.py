@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from art.cli.init.command import TEMPLATES, create_project
-from art.client.learning_rates import BUILT_IN_RATES, LORA_RATE, spelled_rate, starting_rate
+from art.client.options.learning_rates import BUILT_IN_RATES, LORA_RATE, spelled_rate, starting_rate
 from art.engine.nano_models import NAMES, resolve
 from art.environments.tasks import defaults_of, find
 from art.runs.folder import RunSettings
@@ -71,7 +71,7 @@ def test_each_card_says_the_rate_of_its_model() -> None:
 
 
 def test_the_commands_begin_with_it(tmp_path: Path) -> None:
-    from art.client.declared_options import field_docstrings
+    from art.client.options.declared_options import field_docstrings
 
     assert f"Default: {spelled_rate(LORA_RATE)}, or" in field_docstrings(RunSettings)["learning_rate"]
     assert defaults_of(find("tic-tac-toe"), "Qwen/Qwen3-0.6B").learning_rate == LORA_RATE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from make_options_page import APPENDIX, KEYS, PAGE, PIPELINE_PAGE, keyword_rows, printed, printed_pipeline
 
-from art.client.train_options import KEYWORDS, REFUSED
+from art.client.options.train_options import KEYWORDS, REFUSED
 from art.tracking.sinks.registry import KNOWN
 
 

@@ -12,8 +12,8 @@ SOURCE = Path(__file__).parents[3] / "src" / "art"
 ROOMS = ("client", "integrations/langgraph", "rewards", "runs", "server", "tracking", "training", "ui")
 MAKING = {"mkdir", "makedirs", "write_text", "write_bytes"}
 FOR_OTHERS = {
-    "client/bucket_store.py": "a bucket of a store, not a folder here",
-    "client/export.py": "an export is made for another program",
+    "client/storage/bucket_store.py": "a bucket of a store, not a folder here",
+    "client/publish/export.py": "an export is made for another program",
     "rewards/verifiers/confined/isolation.py": "folders of a sandbox",
     "rewards/verifiers/confined/work.py": "a file in a sandbox",
     "runs/quickstart_report.py": "the file that --json names",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from live import KEY, Live
 from scripted_engine import Script, ScriptedEngine
 
-from art.client.captured_reply import read_completion
+from art.client.recording.captured_reply import read_completion
 from art.engine.protocol import Delta, FinishReason
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import typer
 
-from art.client.learning_rates import LORA_RATE, spelled_rate, starting_rate
+from art.client.options.learning_rates import LORA_RATE, spelled_rate, starting_rate
 from art.errors import ConfigurationError, MissingExtraError, did_you_mean, install_command, require_extra
 
 

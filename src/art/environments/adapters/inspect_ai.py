@@ -159,8 +159,8 @@ class InspectEnvironment(LibraryEnvironment):
         The conversations of a trainable model are those that its server has kept. The reward is Unscored
         where the scorer gave no number.
         """
-        from art.client.capture import capture_foreign_clients
-        from art.client.recorder import Recorder
+        from art.client.recording.capture import capture_foreign_clients
+        from art.client.recording.recorder import Recorder
         from art.client.rollout import rollout
         from art.trajectories import Trajectory
 

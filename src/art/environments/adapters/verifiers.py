@@ -146,7 +146,7 @@ class VerifiersEnvironment(LibraryEnvironment):
         The conversations of a trainable model are those that its server has kept. The reward is Unscored
         where a function of the rubric failed, which verifiers counts as 0.
         """
-        from art.client.recorder import Recorder
+        from art.client.recording.recorder import Recorder
         from art.client.rollout import rollout
         from art.trajectories import Trajectory
 

@@ -41,7 +41,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from art.client.learning_rates import LORA_RATE, Leg, legs_to, share_at
+from art.client.options.learning_rates import LORA_RATE, Leg, legs_to, share_at
 from art.errors import ConfigurationError
 from art.types import SHOW
 
@@ -103,7 +103,7 @@ class TaskDefaults:
         """The learning rate of `step` (from 0) in a run of `steps`: a linear rise in a linear fall.
 
         `legs`: the recorded schedule of a run that was given other numbers of steps on its way, in place of
-        `steps` (`art.client.learning_rates`).
+        `steps` (`art.client.options.learning_rates`).
 
         With the defaults of tic-tac-toe: 0.67e-3 at step 0, 3.7e-3 at step 5, 0.9e-3 at its last step. The
         fall settles the policy: without it a run ends two to six points lower.

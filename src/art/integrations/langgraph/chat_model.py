@@ -23,8 +23,8 @@ from langchain_core.runnables.configurable import RunnableConfigurableFields
 from langchain_openai import ChatOpenAI
 from pydantic import Field
 
-from art.client.connection import CONNECT_S
-from art.client.openai_client import AnyLoopClient
+from art.client.http.connection import CONNECT_S
+from art.client.http.openai_client import AnyLoopClient
 from art.errors import ConfigurationError
 from art.integrations.langgraph.graph_rollout import (
     CURRENT_CONFIG,

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from art.client.recorder import Recorder
+from art.client.recording.recorder import Recorder
 from art.errors import ConfigurationError, extra_needed
 from art.integrations.langgraph.graph_rollout import CURRENT_CONFIG as CURRENT_CONFIG
 from art.integrations.langgraph.graph_rollout import FileLogger

@@ -25,8 +25,8 @@ from typing import Any
 
 import httpx
 
-from art.client.jobs import JobDeadlines
-from art.client.remote_backend import RemoteBackend
+from art.client.backends.remote_backend import RemoteBackend
+from art.client.requests.jobs import JobDeadlines
 from art.errors import DISTRIBUTION, ARTError, BoxError, ConfigurationError, DeadlineError
 from art.integrations.skypilot.copies import EVERY_S, HomeCopies
 from art.integrations.skypilot.sky_process import SkyPilot

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from pathlib import Path
 
-from art.client.checkpoint_download import fetch_checkpoint
-from art.client.connection import ServerConnection, named_path
+from art.client.http.connection import ServerConnection, named_path
+from art.client.storage.checkpoint_download import fetch_checkpoint
 from art.errors import ARTError
 from art.integrations.skypilot.task import DATA
 from art.integrations.skypilot.tunnel import BoxShell

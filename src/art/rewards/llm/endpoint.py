@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from art.client.capture import listening
+from art.client.recording.capture import listening
 from art.errors import (
     ARTError,
     ConfigurationError,
@@ -268,7 +268,7 @@ class EndpointLlm:
 
     @cached_property
     def _client(self) -> Any:
-        from art.client.openai_client import plain_client
+        from art.client.http.openai_client import plain_client
 
         # Its connections belong to no single event loop, so programs with several may share it.
         client = plain_client(
@@ -284,7 +284,7 @@ class EndpointLlm:
         with import_lock:
             import openai
 
-        from art.client.openai_client import ReplyTooLargeError
+        from art.client.http.openai_client import ReplyTooLargeError
 
         for _ in range(FORM_CHANGES):
             body = self._form.body(request, self.params.sampling)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from art.client.capture import listening
+from art.client.recording.capture import listening
 from art.errors import (
     LlmRefusedError,
     LlmTooLongError,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, cast
 
 from art.backend import Keyword, LearningOptions
-from art.client.declared_options import declared_options
-from art.client.train_request import algorithm_of
+from art.client.options.declared_options import declared_options
+from art.client.requests.train_request import algorithm_of
 from art.errors import ConfigurationError
 
 CHECKPOINT_CREATED_AT_METRIC = "checkpoint/created_at_unix"
@@ -219,7 +219,7 @@ def check_training(options: Mapping[str, Any], *, is_art_backend: bool) -> bool:
     is_art_backend: the backend is one of this package, whose keywords are known. Raises ConfigurationError
     for a keyword that is unknown, cannot act, or has a wrong value.
     """
-    from art.client.train_options import refuse_unknown_keywords
+    from art.client.options.train_options import refuse_unknown_keywords
 
     if not is_art_backend:
         return True

@@ -20,8 +20,8 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
-from art.client.declared_options import signed_with
-from art.client.older_backends import as_backend
+from art.client.backends.older_backends import as_backend
+from art.client.options.declared_options import signed_with
 from art.errors import ConfigurationError
 from art.process.files import make_private_folder, take_lock
 from art.runs.pipeline.batch import BatchCollector

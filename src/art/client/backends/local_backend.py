@@ -1,0 +1,458 @@
+"""`LocalBackend`: a server of our own on this machine, reached like any other.
+
+With it, a local model's checkpoints: copied to buckets and back, given to providers, and adapters from
+elsewhere on this machine put where the server may read them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import shutil
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from uuid import uuid4
+
+from art.client.backends.local_server import SupervisorLimits, check_options, local_server
+from art.client.backends.remote_backend import FORK_S, RemoteBackend
+from art.client.http.connection import PerLoop, ServerConnection, named_path
+from art.client.requests.jobs import JobDeadlines
+from art.client.requests.registration import ServerConfig
+from art.client.storage.bucket_store import model_folder
+from art.errors import ARTError, CheckpointMissingError, ConfigurationError, require_extra
+from art.process.environment import BACKUP_BUCKET, variable
+from art.process.files import create_private, make_private_folder
+from art.process.running_server import SERVER_OPTIONS
+from art.tracking.model_files import delete_logs, write_model_file
+from art.tracking.progress import open_progress
+from art.tracking.trajectory_migration import auto_migrate_on_register
+from art.types import LocalTrainResult
+from art.wire.jobs import TrainResultInfo
+from art.wire.models import AdoptReply, AdoptRequest, ModelSummary
+
+if TYPE_CHECKING:
+    from art.backend import AnyModel, AnyTrainableModel
+    from art.client.publish.deployment import LoRADeploymentJob, LoRADeploymentProvider
+    from art.client.storage.bucket_pull import PullReport, Wanted
+    from art.client.storage.bucket_push import PushReport
+    from art.client.storage.bucket_store import OnProgress, Store
+
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""What PEFT writes."""
+
+
+def copy_reference_adapter(data_dir: Path, project: str, path: Path) -> Path:
+    """The folder itself where it lies in the project; otherwise a copy, named by what it holds, in
+    `server/references`. Raises ConfigurationError when it holds no LoRA.
+    """
+    folder = path.expanduser().resolve()
+    missing = [name for name in ADAPTER_FILES if not (folder / name).is_file()]
+    if missing:
+        raise ConfigurationError(
+            f"train(kl_ref_adapter_path={str(path)!r}): {folder} has no {' and no '.join(missing)}; it is to "
+            "be the folder of a LoRA, as PEFT writes it"
+        )
+    if folder.is_relative_to((data_dir / project).resolve()):
+        return folder
+    digest = hashlib.sha256()
+    for name in ADAPTER_FILES:
+        digest.update((folder / name).read_bytes())
+    copy = data_dir / "server" / "references" / digest.hexdigest()[:32]
+    if not copy.is_dir():
+        partial = copy.with_name(f".{copy.name}.{uuid4().hex[:8]}")
+        make_private_folder(partial)
+        for name in ADAPTER_FILES:
+            create_private(partial / name)
+            shutil.copyfile(folder / name, partial / name)
+        if copy.is_dir():  # somebody else was faster
+            shutil.rmtree(partial)
+        else:
+            partial.rename(copy)
+    return copy
+
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_ELSEWHERE = ". For a server on another machine, use art.RemoteBackend(base_url, api_key)"
+
+
+class LocalBackend(RemoteBackend):
+    """Sample and train on this machine: a server in a process of its own, started when it is first needed.
+
+    path: where models, checkpoints and logs are kept (`.art` in the current folder). gpu_cost_per_hour_usd:
+    of one GPU; each logged training step then tells `costs/gpu`. server_options: `engine`, `trainer`,
+    `control`, `limits`, `teacher` and `allow_origins` of the server's settings. cluster: the Ray cluster
+    whose nodes run the workers, `"auto"` or `"HOST:6379"`, or all its settings (`{"address": "auto",
+    "engine": {"gpus": 1}}`); None: this machine runs them. in_process has no effect: it is there for older
+    programs.
+
+    The server ends with `close()`, with the `with` block, or with the program, whichever comes first. One
+    that died is started again with its models, and training jobs that are waited for go on. Backends on one
+    folder share one server, also those of other programs and the one of `art serve`: the second attaches to
+    it. When the first program ends, the second starts the successor at the same address, with the same key.
+    The log has a link to the pages of the runs, which opens one browser.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | Path | None = None,
+        in_process: bool = False,
+        gpu_cost_per_hour_usd: float | None = None,
+        server_options: Mapping[str, Any] | None = None,
+        cluster: str | Mapping[str, Any] | None = None,
+        deadlines: JobDeadlines | None = None,
+        supervisor_limits: SupervisorLimits | None = None,
+    ) -> None:
+        if in_process:
+            log.info("in_process=True has no effect: the server always has a process of its own")
+        require_extra("local", "LocalBackend()", remedy=_ELSEWHERE)
+        options = dict(server_options or {})
+        check_options(options, SERVER_OPTIONS)
+        if cluster is not None:
+            require_extra("cluster", f"LocalBackend(cluster={cluster!r})")
+            options["cluster"] = {"address": cluster} if isinstance(cluster, str) else dict(cluster)
+        super().__init__("http://127.0.0.1", "", deadlines=deadlines)
+        self._path = Path(path or ".art").absolute()
+        self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
+        self._shared = local_server(self._path, options, supervisor_limits)
+        self._server, self._registered = self._shared.process, self._shared.registered
+        self._starting = PerLoop(asyncio.Lock)
+        self._connection = ServerConnection(self._address, self._revive, self._server.state)
+
+    async def _address(self) -> tuple[str, str]:
+        await self._ensure_server()
+        return self._server.url, self._server.key
+
+    async def _revive(self) -> None:
+        await self._ensure_server()
+
+    async def _ensure_server(self) -> None:
+        self._connection.check_open()
+        if self._shared.is_ready:
+            return
+        # One thread for all who wait: they are as many as there are rollouts.
+        async with self._starting.get():
+            if not self._shared.is_ready:
+                await asyncio.to_thread(self._shared.bring_up)
+
+    async def _start_server(self, begin_phase: Callable[[str], None]) -> None:
+        if not self._shared.is_ready:
+            begin_phase("starting the server")
+            await self._ensure_server()
+            with suppress(ARTError):  # another release's server, or one that has no pages
+                log.info("see the runs in a browser: %s", await self.pages_link())
+
+    async def register(self, model: AnyModel) -> None:
+        """Make the model known; its files are kept in the backend's folder.
+
+        Logs and checkpoints that an older program left there are brought into today's layout first.
+        """
+        model.base_path = str(self._path)
+        await asyncio.to_thread(auto_migrate_on_register, model_folder(self._path, model.project, model.name))
+        await super().register(model)
+        write_model_file(model)
+
+    def _place(self, server: ServerConfig) -> None:
+        own = {"host": self._server.host, "port": self._server.port, "api_key": self._server.key}
+        other = {name: value for name, value in server.place.items() if value != own[name]}
+        if other and self._server.port:
+            raise ConfigurationError(
+                f"_openai_client_config['server_args'] gives another {' and '.join(other)}, but the server "
+                f"of this backend runs already, at {self._server.url}; give it with the first register, or "
+                "make another LocalBackend"
+            )
+        self._server.host = server.host or self._server.host
+        self._server.port = server.port or self._server.port
+        self._server.key = server.api_key or self._server.key
+
+    async def _reference_folder(self, model: AnyTrainableModel, path: str) -> str:
+        return str(await asyncio.to_thread(copy_reference_adapter, self._path, model.project, Path(path)))
+
+    def _result(self, info: TrainResultInfo, metrics: dict[str, float]) -> LocalTrainResult:
+        return LocalTrainResult(info.step, metrics, sheet=info.sheet, checkpoint_path=info.checkpoint_path)
+
+    # -- buckets --
+
+    async def push_model(
+        self,
+        model: AnyModel,
+        *,
+        bucket: str | None = None,
+        prefix: str | None = None,
+        delete: bool = False,
+        exclude: Collection[str] = (),
+        verbose: bool = False,
+    ) -> PushReport:
+        """Copy the model's checkpoints, history and trajectories to a bucket: what changed, and no key.
+
+        bucket: a name (of S3), any URL that fsspec knows, or None for `BACKUP_BUCKET`. delete: what is not
+        here goes there too. Raises StorageError, ForbiddenBucketCreationError, CheckpointMissingError,
+        ConfigurationError, DeadlineError.
+        """
+        from art.client.storage.bucket_push import push_model
+
+        # Opened beside the event loop: the first one loads the library of its kind of bucket.
+        folder = self._folder(model.project, model.name)
+        store = await asyncio.to_thread(_store_of, model.project, model.name, bucket, prefix)
+        return await _in_thread(
+            store,
+            f"push {model.name}" if verbose else None,
+            lambda on_progress: push_model(
+                folder, store, delete=delete, exclude=exclude, on_progress=on_progress
+            ),
+        )
+
+    async def pull_model(
+        self,
+        model: AnyModel,
+        *,
+        bucket: str | None = None,
+        prefix: str | None = None,
+        step: int | None = None,
+        latest_only: bool = False,
+        delete: bool = False,
+        exclude: Collection[str] = (),
+        verbose: bool = False,
+    ) -> PullReport:
+        """Copy a model from a bucket into this backend's folder; it then goes on exactly where it stood.
+
+        step, latest_only: this checkpoint alone, or the newest alone. delete: what is not there goes here
+        too. A running job is waited for. Raises CheckpointMissingError, StepMissingError, StorageError (also
+        when both went on by themselves), ConfigurationError, DeadlineError.
+        """
+        from art.client.storage.bucket_pull import Wanted
+
+        wanted = Wanted(step=step, newest=latest_only, delete=delete, exclude=tuple(exclude))
+        return await self._pull(model.project, model.name, wanted, bucket, prefix, verbose)
+
+    async def _pull(
+        self,
+        project: str,
+        name: str,
+        wanted: Wanted,
+        bucket: str | None,
+        prefix: str | None,
+        verbose: bool,
+    ) -> PullReport:
+        from art.client.storage.bucket_pull import pull_model
+
+        folder, loop = self._folder(project, name), asyncio.get_running_loop()
+        store = await asyncio.to_thread(_store_of, project, name, bucket, prefix)
+        path = f"{named_path(project, name)}/adopt"
+
+        def commit(steps: Sequence[int], set_aside: Sequence[int]) -> None:
+            # The server moves them: only it knows whether the model is being trained.
+            asked = AdoptRequest(steps=list(steps), set_aside=list(set_aside))
+            call = self._connection.call("POST", path, AdoptReply, asked, deadline_s=FORK_S)
+            asyncio.run_coroutine_threadsafe(call, loop).result(FORK_S + 60)
+
+        return await _in_thread(
+            store,
+            f"pull {name}" if verbose else None,
+            lambda on_progress: pull_model(store, folder, wanted, commit=commit, on_progress=on_progress),
+        )
+
+    def _folder(self, project: str, name: str) -> Path:
+        return model_folder(self._path, project, name)
+
+    async def delete_model(
+        self, model: AnyModel | str, *, dry_run: bool = False, logs: bool = False
+    ) -> ModelSummary:
+        """Delete a model, given itself or as `"project/name"`, with its checkpoints; returns what is deleted.
+
+        logs: its trajectories, history and state, too; without it they stay. dry_run: delete nothing. Raises
+        NotFoundError when it is not registered, RequestError while a training job of it is unfinished.
+        """
+        deleted = await super().delete_model(model, dry_run=dry_run)
+        if logs and not dry_run:
+            await asyncio.to_thread(delete_logs, self._folder(deleted.project, deleted.name))
+        return deleted
+
+    async def close(self) -> None:
+        """End the server and its workers."""
+        await super().close()
+        await asyncio.to_thread(self._server.stop)
+
+    def __enter__(self) -> LocalBackend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.refuse_calls()
+        self._server.stop()
+
+    async def __aenter__(self) -> LocalBackend:
+        return self
+
+    # -- names by which notebooks reach checkpoints: forks, buckets, deployment --
+
+    async def _experimental_fork_checkpoint(
+        self,
+        model: AnyModel,
+        from_model: str,
+        from_project: str | None = None,
+        from_s3_bucket: str | None = None,
+        not_after_step: int | None = None,
+        verbose: bool = False,
+        prefix: str | None = None,
+    ) -> None:
+        """`fork_checkpoint` of the newest step up to `not_after_step`, pulled from a bucket first if one is
+        given.
+        """
+        project = from_project or model.project
+        if from_s3_bucket is not None:
+            from art.client.storage.bucket_pull import Wanted
+
+            wanted = Wanted(not_after=not_after_step, newest=not_after_step is None, side_files=False)
+            await self._pull(project, from_model, wanted, from_s3_bucket, prefix, verbose)
+        await self.fork_checkpoint(model, from_model, from_project=project, not_after_step=not_after_step)
+
+    async def _experimental_pull_model_checkpoint(
+        self,
+        model: AnyModel,
+        *,
+        step: int | Literal["latest"] | None = None,
+        local_path: str | None = None,
+        s3_bucket: str | None = None,
+        prefix: str | None = None,
+        verbose: bool = False,
+    ) -> str:
+        """The folder of a checkpoint: here if it is here, else from the bucket. None and "latest": the newest
+        of both; an untrained step 0 counts as none. local_path: a copy there, which is returned.
+        """
+        from art.client.storage.bucket_pull import Wanted, copy_checkpoint, newest_of
+        from art.client.storage.bucket_push import local_steps
+
+        if not (step is None or step == "latest" or (isinstance(step, int) and step >= 0)):
+            raise ConfigurationError(f"step={step!r}: it is a number, 'latest' or None")
+        folder = self._folder(model.project, model.name)
+        wanted_step = step if isinstance(step, int) else None
+        if wanted_step is None:
+            backed_up = s3_bucket or variable(BACKUP_BUCKET)
+            place = (model.project, model.name, s3_bucket, prefix)
+            store = await asyncio.to_thread(_store_of, *place) if backed_up else None
+            wanted_step = await asyncio.to_thread(newest_of, folder, store)
+        if wanted_step not in local_steps(folder):
+            if not (s3_bucket or variable(BACKUP_BUCKET)):
+                raise CheckpointMissingError(
+                    f"No checkpoints found for model {model.name} at step {wanted_step} in {folder}, and no "
+                    f"bucket is given. Available steps: {list(local_steps(folder))}"
+                )
+            wanted = Wanted(step=wanted_step, side_files=False)
+            await self._pull(model.project, model.name, wanted, s3_bucket, prefix, verbose)
+        checkpoint = local_steps(folder)[wanted_step]
+        if local_path is None:
+            return str(checkpoint)
+        return str(await asyncio.to_thread(copy_checkpoint, checkpoint, Path(local_path)))
+
+    async def _experimental_pull_from_s3(
+        self,
+        model: AnyModel,
+        *,
+        s3_bucket: str | None = None,
+        prefix: str | None = None,
+        verbose: bool = False,
+        delete: bool = False,
+        only_step: int | None = None,
+        step: int | None = None,
+        exclude: Sequence[str] | None = None,
+        latest_only: bool = False,
+    ) -> None:
+        """`pull_model`. only_step: this checkpoint and no other file. A bucket without the model is no error
+        where no step is named: a first run pulls too.
+        """
+        from art.client.storage.bucket_pull import Wanted
+
+        warnings.warn(
+            "_experimental_pull_from_s3 is an older name: use backend.pull_model, or "
+            "_experimental_pull_model_checkpoint for one checkpoint",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        wanted = Wanted(
+            step=step if only_step is None else only_step,
+            newest=latest_only,
+            side_files=only_step is None,
+            delete=delete,
+            exclude=tuple(exclude or ()),
+        )
+        try:
+            await self._pull(model.project, model.name, wanted, s3_bucket, prefix, verbose)
+        except CheckpointMissingError as error:
+            if wanted.step is not None:
+                raise
+            log.info("nothing was pulled: %s", error)
+
+    async def _experimental_push_to_s3(
+        self,
+        model: AnyModel,
+        *,
+        s3_bucket: str | None = None,
+        prefix: str | None = None,
+        verbose: bool = False,
+        delete: bool = False,
+    ) -> None:
+        """`push_model`."""
+        await self.push_model(model, bucket=s3_bucket, prefix=prefix, verbose=verbose, delete=delete)
+
+    async def _experimental_deploy(
+        self,
+        deploy_to: LoRADeploymentProvider | str,
+        model: AnyTrainableModel,
+        step: int | None = None,
+        s3_bucket: str | None = None,
+        prefix: str | None = None,
+        verbose: bool = False,
+        pull_s3: bool = True,
+        wait_for_completion: bool = True,
+    ) -> LoRADeploymentJob:
+        """An older name of `deploy_model` (`client/publish`). pull_s3: take the checkpoint from the bucket
+        where it is newer there, or not here.
+        """
+        from art.client.publish.deployment import start_deployment
+        from art.client.publish.deployment_providers import TogetherDeploymentConfig
+        from art.client.storage.bucket_pull import local_checkpoint
+
+        if pull_s3:
+            folder = Path(
+                await self._experimental_pull_model_checkpoint(
+                    model, step=step, s3_bucket=s3_bucket, prefix=prefix, verbose=verbose
+                )
+            )
+        else:
+            folder = local_checkpoint(self._folder(model.project, model.name), step)
+        config = TogetherDeploymentConfig(
+            s3_bucket=s3_bucket, prefix=prefix, wait_for_completion=wait_for_completion
+        )
+        return await start_deployment(
+            model,
+            folder,
+            int(folder.name),
+            deploy_to,
+            config if deploy_to == "together" else None,
+            verbose=verbose,
+        )
+
+
+def _store_of(project: str, name: str, bucket: str | None, prefix: str | None) -> Store:
+    """Returns the place of a model's files in a bucket. Raises ConfigurationError."""
+    from art.client.storage.bucket_store import Store, model_url
+
+    return Store(model_url(project, name, bucket=bucket, prefix=prefix))
+
+
+async def _in_thread(store: Store, shown: str | None, work: Callable[[OnProgress], T]) -> T:
+    """Run a transfer beside the event loop. When the caller is cancelled it ends at its next file."""
+    with open_progress(shown, None) as progress:
+        try:
+            return await asyncio.to_thread(work, lambda done, total: progress.move_to(done, total, "steps"))
+        except BaseException:
+            store.stop()
+            raise

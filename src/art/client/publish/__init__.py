@@ -1,0 +1,1 @@
+"""A checkpoint for other programs: exported, with a card, deployed."""

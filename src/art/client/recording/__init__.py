@@ -1,0 +1,1 @@
+"""What an agent sends and gets, read off its own HTTP client."""

@@ -1,0 +1,1 @@
+"""What a backend asks of a server: registrations, training jobs and their events."""

@@ -1,0 +1,1 @@
+"""Conversations as supervised training: rows, files, schedules."""

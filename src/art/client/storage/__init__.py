@@ -1,0 +1,1 @@
+"""Checkpoints in buckets, and those that a server sends."""
