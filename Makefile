@@ -56,7 +56,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/art runtime install --at .venv-vllm
 	@touch $@
 
-.venv-skypilot/.installed: src/art/integrations/skypilot/environment.py | $(VENV)/.installed
+.venv-skypilot/.installed: src/art_extensions/launch/environment.py | $(VENV)/.installed
 	$(BIN)/art runtime install skypilot --at .venv-skypilot
 	@touch $@
 

@@ -25,10 +25,10 @@ from help_desk import HELD_OUT, REPORT, TEAMS, Release
 from openai.types.chat.chat_completion import Choice
 
 import art
-from art.client.logs.request_logs import CallFilter, LogImport
 from art.local import LocalBackend
 from art.runs.comparison import Estimate
 from art.runs.evaluation import CheckpointScore, paired_difference, score_of
+from art_extensions.logs.request_logs import CallFilter, LogImport
 
 PROJECT = "production_feedback"
 LIKED, CORRECTED = 3, 12  # how often a row is shown: corrected rows are few, and the mistake is a habit

@@ -17,7 +17,6 @@ from art.client.rollout import rollout
 from art.dev import get_openai_server_config
 from art.environments.testing import LlmServer
 from art.errors import ARTError
-from art.integrations.langgraph.graph_rollout import ChatEndpoint
 from art.rewards import Criterion, Pairwise, Rubric, Ruler
 from art.rewards.llm import resolve_llm
 from art.rewards.llm.own_model import OwnModelLlm
@@ -25,6 +24,7 @@ from art.rewards.llm.params import read_params
 from art.tracking.model_files import write_model_file
 from art.wire.nested import HiddenKey, without_keys
 from art.wire.rollouts import RolloutScope
+from art_extensions.langgraph.graph_rollout import ChatEndpoint
 
 KEY = "sk-secret-123-of-a-user"
 URL = "http://127.0.0.1:9/v1"

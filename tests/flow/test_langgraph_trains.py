@@ -14,8 +14,8 @@ from langgraph.graph.message import add_messages
 from pydantic import BaseModel, ConfigDict, Field
 
 import art
-from art.integrations.langgraph import init_chat_model, wrap_rollout
 from art.trajectories import is_choice
+from art_extensions.langgraph import init_chat_model, wrap_rollout
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it moved to a package that not everybody has yet

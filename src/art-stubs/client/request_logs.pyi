@@ -1,2 +1,2 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.client.logs.request_logs import *
+from art_extensions.logs.request_logs import *

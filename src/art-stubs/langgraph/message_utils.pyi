@@ -1,2 +1,2 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.integrations.langgraph.graph_rollout import *
+from art_extensions.langgraph.graph_rollout import *

@@ -1,5 +1,5 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.integrations.skypilot.backend import SkyPilotBackend as SkyPilotBackend
+from art_extensions.launch.backend import SkyPilotBackend as SkyPilotBackend
 
 __all__ = ["SkyPilotBackend"]
 

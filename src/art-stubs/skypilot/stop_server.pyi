@@ -1,5 +1,5 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.integrations.skypilot.backend import stop_server as stop_server
+from art_extensions.launch.backend import stop_server as stop_server
 
 __all__ = ["stop_server"]
 

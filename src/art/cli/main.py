@@ -13,16 +13,16 @@ from typer.core import TyperGroup
 
 from art.cli.chat import chat
 from art.cli.config_file import ConfigFile
-from art.cli.launch import launch
 from art.cli.mcp import mcp
-from art.cli.model_verbs import evaluate, explain, export, export_logs, import_logs, report, show
+from art.cli.model_verbs import evaluate, explain, export, report, show
 from art.cli.models import models
 from art.cli.older_spellings import spelled_today
 from art.cli.resume import resume
 from art.cli.run_options import settings_verb
 from art.cli.server_groups import cluster_group, keys, runtime
 from art.cli.training_verbs import autorl, train
-from art.errors import MissingExtraError, require_extra
+from art.errors import ConfigurationError, MissingExtraError, require_extra
+from art.extensions import COMMAND, extension_points, load_extension
 
 VERB_ORDER = (
     "quickstart",
@@ -55,18 +55,45 @@ VERB_ORDER = (
 
 
 class VerbGroup(TyperGroup):
-    """The group of commands, in the order of `VERB_ORDER`; others follow in the order of their definition."""
+    """The group of commands, those of extensions too, in the order of `VERB_ORDER`; others follow."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the command that words name, with the words behind it."""
         return super().resolve_command(ctx, spelled_today(args))
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Returns a command, or None. One of an extension is loaded when it is first needed."""
+        if cmd_name not in self.commands and cmd_name in extension_points(COMMAND):
+            self.commands[cmd_name] = _loaded_command(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Returns the names of the commands."""
-        known = super().list_commands(ctx)
+        known = list(dict.fromkeys((*super().list_commands(ctx), *extension_points(COMMAND))))
         return [verb for verb in VERB_ORDER if verb in known] + [
             verb for verb in known if verb not in VERB_ORDER
         ]
+
+
+def _loaded_command(name: str) -> Any:
+    """Returns the command of an extension; for one that cannot be loaded, a command that says so."""
+    group = typer.Typer(
+        name=name, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
+    )
+    try:
+        found = load_extension(COMMAND, name)
+    except ConfigurationError as error:
+        problem = str(error)
+
+        def found() -> None:
+            typer.echo(problem, err=True)
+            raise typer.Exit(2)
+
+        found.__doc__ = "Not there: its extension cannot be loaded."
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    group.command(name)(found)
+    return typer.main.get_command(group)
 
 
 def help_text(ctx: typer.Context, verb: str | None) -> str:
@@ -385,7 +412,6 @@ def run(
     raise typer.Exit(serve_forever(host=host, port=port, data_dir=data_dir))
 
 
-app.command()(launch)
 app.add_typer(mcp)
 settings_verb(
     app,
@@ -443,8 +469,6 @@ app.command()(explain)
 app.command()(report)
 app.command("eval")(evaluate)
 app.command()(export)
-app.command("import")(import_logs)
-app.command()(export_logs)
 app.add_typer(keys)
 app.add_typer(runtime)
 app.add_typer(cluster_group)

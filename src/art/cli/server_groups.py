@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from art.cli.model_verbs import AsJson, readable_errors
 from art.cli.run_options import DATA_DIR
-from art.errors import ConfigurationError, ServerUnreachableError, require_extra
+from art.errors import ARTError, ConfigurationError, ServerUnreachableError, require_extra
+from art.extensions import RUNTIME, ProgramRuntime, load_extension
 from art.process.environment import API_KEY, variable
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def revoke(name: Name, data_dir: DataDir = DATA_DIR) -> None:
 
 @contextmanager
 def _tenants(data_dir: Path) -> Iterator[Tenants]:
-    from art.errors import ARTError
     from art.server.tenants import TENANTS_FILE, Tenants
 
     try:
@@ -86,7 +86,7 @@ runtime = typer.Typer(
     no_args_is_help=True,
 )
 
-What = Annotated[Literal["vllm", "skypilot"], typer.Argument(help="The program to install.")]
+What = Annotated[str, typer.Argument(help="The program: vllm, or that of an extension, such as skypilot.")]
 
 At = Annotated[
     Path | None,
@@ -110,76 +110,63 @@ def install(
 
     Or of SkyPilot: `art runtime install skypilot --cloud runpod`. A complete installation is not changed.
     """
-    if what == "skypilot":
-        _install_skypilot(at, cloud or [])
+    if what != "vllm":
+        other = _runtime_of(what)
+        with _failing_with_one():
+            typer.echo(other.install(at, cloud or [], lambda line: typer.echo(line, err=True)))
         return
     from art.engine.vllm.runtime import default_folder, install_vllm, machine_kind
-    from art.errors import ARTError
 
     if device not in ("auto", "cpu", "cuda"):
         typer.echo(f"device {device!r} is none of auto, cpu, cuda", err=True)
         raise typer.Exit(2)
     folder = at or default_folder()
-    try:
+    with _failing_with_one():
         made = install_vllm(
             folder,
             machine_kind() if device == "auto" else "cuda" if device == "cuda" else "cpu",
             lambda line: typer.echo(line, err=True),
         )
-    except ARTError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
     typer.echo(f"vLLM {made.vllm} for {made.kind} is in {folder}")
     if at is not None:
         typer.echo(f'Name it in the engine\'s options: {{"environment": "{folder.absolute()}"}}', err=True)
 
 
-def _install_skypilot(at: Path | None, clouds: list[str]) -> None:
-    from art.errors import ARTError
-    from art.integrations.skypilot.environment import default_folder, install_skypilot
-
-    folder = at or default_folder()
+def _runtime_of(what: str) -> ProgramRuntime:
     try:
-        made = install_skypilot(folder, clouds, lambda line: typer.echo(line, err=True))
+        found: ProgramRuntime = load_extension(RUNTIME, what)
+    except ConfigurationError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+    return found
+
+
+@contextmanager
+def _failing_with_one() -> Iterator[None]:
+    """Ends a command of `art runtime` with exit code 1 and what failed."""
+    try:
+        yield
     except ARTError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
-    typer.echo(f"SkyPilot {made} is in {folder}")
-
-
-def _show_skypilot(at: Path | None) -> None:
-    import asyncio
-
-    from art.errors import ARTError
-    from art.integrations.skypilot.environment import TESTED, find_skypilot
-
-    typer.echo(f"tested version: SkyPilot {TESTED}")
-    try:
-        python, found = asyncio.run(find_skypilot(at))
-    except ARTError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
-    typer.echo(f"{python.parents[1]}: SkyPilot {found}")
 
 
 @runtime.command()
 def status(what: What = "vllm", at: At = None) -> None:
     """Show the installed versions. The exit code is 1 if nothing usable is installed."""
-    if what == "skypilot":
-        _show_skypilot(at)
+    if what != "vllm":
+        other = _runtime_of(what)
+        with _failing_with_one():
+            typer.echo("\n".join(other.describe(at)))
         return
     import asyncio
 
     from art.engine.vllm.runtime import TESTED, default_folder, find_runtime, installed, machine_kind
-    from art.errors import ARTError
 
     folder = at or default_folder()
     typer.echo(f"this machine: {machine_kind()}; tested version: vLLM {TESTED}")
-    try:
+    with _failing_with_one():
         found = asyncio.run(find_runtime(at))
-    except ARTError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
     typer.echo(f"{folder}: vLLM {found.version} for {'cuda' if found.cuda else 'cpu'}")
     made = installed(folder)
     if made is not None:

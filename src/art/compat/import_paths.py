@@ -97,7 +97,7 @@ PATHS: Mapping[str, str | Names] = {
     ),
     "art.client.jobs": "art.client.requests.jobs",
     "art.client.local_server": "art.client.backends.local_server",
-    "art.client.request_logs": "art.client.logs.request_logs",
+    "art.client.request_logs": "art_extensions.logs.request_logs",
     "art.concurrency": "art.retrying",
     "art.costs": names(
         "art.tracking.prices:CostCalculator MODEL_PRICING ModelPricing build_cost_calculator "
@@ -127,15 +127,15 @@ PATHS: Mapping[str, str | Names] = {
     "art.dev.validate": names("art.client.options.model_config:is_dedicated_mode validate_dedicated_config"),
     "art.guided_completion": "art.openai",
     "art.langgraph": names(
-        "art.integrations.langgraph.chat_model_factory:init_chat_model",
-        "art.integrations.langgraph.graph_rollout:wrap_rollout",
+        "art_extensions.langgraph.chat_model_factory:init_chat_model",
+        "art_extensions.langgraph.graph_rollout:wrap_rollout",
     ),
     "art.langgraph.llm_wrapper": names(
-        "art.integrations.langgraph.chat_model:LoggingLLM",
-        "art.integrations.langgraph.chat_model_factory:add_thread create_messages_from_logs init_chat_model",
-        "art.integrations.langgraph.graph_rollout:CURRENT_CONFIG wrap_rollout",
+        "art_extensions.langgraph.chat_model:LoggingLLM",
+        "art_extensions.langgraph.chat_model_factory:add_thread create_messages_from_logs init_chat_model",
+        "art_extensions.langgraph.graph_rollout:CURRENT_CONFIG wrap_rollout",
     ),
-    "art.langgraph.message_utils": "art.integrations.langgraph.graph_rollout",
+    "art.langgraph.message_utils": "art_extensions.langgraph.graph_rollout",
     "art.llm": names(
         "art.rewards.llm.budget:Budget",
         "art.rewards.llm.cache:AnswerCache",
@@ -257,9 +257,9 @@ PATHS: Mapping[str, str | Names] = {
             "docs/reference/server.md lists the routes for programs of your own"
         )
     ),
-    "art.skypilot": names("art.integrations.skypilot.backend:SkyPilotBackend stop_server"),
-    "art.skypilot.backend": names("art.integrations.skypilot.backend:SkyPilotBackend"),
-    "art.skypilot.stop_server": names("art.integrations.skypilot.backend:stop_server"),
+    "art.skypilot": names("art_extensions.launch.backend:SkyPilotBackend stop_server"),
+    "art.skypilot.backend": names("art_extensions.launch.backend:SkyPilotBackend"),
+    "art.skypilot.stop_server": names("art_extensions.launch.backend:stop_server"),
     "art.tasks": names("art.environments.tasks:NAMES Task TaskDefaults find"),
     "art.tasks.mail": names(
         "art.environments.tasks.mail:DEFAULTS DESCRIPTION ID_LETTERS Inbox Mail NAME NAMES PARAMETERS "

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from commands import serve_flaws
 
-from art.integrations.skypilot.task import BoxPlan, task_of
 from art.process.files import write_whole
+from art_extensions.launch.task import BoxPlan, task_of
 
 ROOT = Path(__file__).parents[3]
 DOCKER = ROOT / "deploy" / "docker"

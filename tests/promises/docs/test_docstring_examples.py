@@ -10,10 +10,11 @@ import pytest
 
 import art
 
-SOURCE = Path(art.__file__).parent
+SOURCE = Path(art.__file__).parents[1]
 MODULES = sorted(
-    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
-    for path in SOURCE.rglob("*.py")
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    for tree in ("art", "art_extensions")
+    for path in (SOURCE / tree).rglob("*.py")
     if ">>> " in path.read_text(encoding="utf-8")
 )
 

@@ -28,13 +28,14 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def _below(words: str, command: Any) -> Iterator[tuple[str, click.Command]]:
-    subcommands = getattr(command, "commands", None)
-    if subcommands is None:
+    if not hasattr(command, "commands"):
         yield words, command
         return
-    for name in command.list_commands(click.Context(command)):
-        if not subcommands[name].hidden:
-            yield from _below(f"{words} {name}", subcommands[name])
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        if not below.hidden:
+            yield from _below(f"{words} {name}", below)
 
 
 def printed(page: str) -> str:

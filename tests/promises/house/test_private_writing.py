@@ -8,20 +8,23 @@ from pathlib import Path
 import pytest
 from figures import nodes
 
-SOURCE = Path(__file__).parents[3] / "src" / "art"
-ROOMS = ("client", "integrations/langgraph", "rewards", "runs", "server", "tracking", "training", "ui")
+SOURCE = Path(__file__).parents[3] / "src"
+ROOMS = (
+    "art_extensions",
+    *(f"art/{room}" for room in ("client", "rewards", "runs", "server", "tracking", "training", "ui")),
+)
 MAKING = {"mkdir", "makedirs", "write_text", "write_bytes"}
 FOR_OTHERS = {
-    "client/storage/bucket_store.py": "a bucket of a store, not a folder here",
-    "client/publish/export.py": "an export is made for another program",
-    "rewards/verifiers/confined/isolation.py": "folders of a sandbox",
-    "rewards/verifiers/confined/work.py": "a file in a sandbox",
-    "runs/quickstart_report.py": "the file that --json names",
-    "training/checkpoint.py": "closed before the checkpoint is in its place",
-    "training/device_memory.py": "a file of the kernel",
-    "training/gguf_conversion.py": "base models are public",
-    "training/lora.py": "closed before the checkpoint is in its place",
-    "training/merge.py": "an export is made for another program",
+    "art/client/storage/bucket_store.py": "a bucket of a store, not a folder here",
+    "art/client/publish/export.py": "an export is made for another program",
+    "art/rewards/verifiers/confined/isolation.py": "folders of a sandbox",
+    "art/rewards/verifiers/confined/work.py": "a file in a sandbox",
+    "art/runs/quickstart_report.py": "the file that --json names",
+    "art/training/checkpoint.py": "closed before the checkpoint is in its place",
+    "art/training/device_memory.py": "a file of the kernel",
+    "art/training/gguf_conversion.py": "base models are public",
+    "art/training/lora.py": "closed before the checkpoint is in its place",
+    "art/training/merge.py": "an export is made for another program",
 }
 
 

@@ -13,6 +13,7 @@ from figures import nodes, parse
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "art"
+EXTENSIONS = ROOT / "src" / "art_extensions"
 ENVIRONMENT_READERS = (SOURCE / "server" / "settings.py", SOURCE / "process" / "environment.py")
 TORCH_ROOMS = (SOURCE / "training", SOURCE / "engine" / "builtin", SOURCE / "cluster")
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
@@ -38,7 +39,7 @@ RIDDLES = re.compile(
 """First words of a docstring that leave a reader to guess the subject or the verb."""
 
 
-FILES = sorted(SOURCE.rglob("*.py"))
+FILES = [*sorted(SOURCE.rglob("*.py")), *sorted(EXTENSIONS.rglob("*.py"))]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,7 +87,7 @@ def test_a_text_with_a_name_is_declared_in_one_file() -> None:
                 continue
             name, value = ast.unparse(node.targets[0]), ast.unparse(node.value)
             if name.strip("_").isupper() and re.search(r"['\"]\w{3}", value) and "TypeVar" not in value:
-                places.setdefault((name.strip("_"), value), set()).add(str(path.relative_to(SOURCE)))
+                places.setdefault((name.strip("_"), value), set()).add(str(path.relative_to(ROOT)))
     assert not {one: found for one, found in places.items() if len(found) > 1}
 
 
@@ -199,7 +200,11 @@ def test_no_wait_loses_a_cancellation() -> None:
 
 def test_there_is_no_drawer() -> None:
     names = {"utils", "util", "helpers", "misc", "common"}
-    found = [str(path) for path in SOURCE.rglob("*") if path.stem in names]
+    found = [
+        str(path)
+        for path in (ROOT / "src").rglob("*")
+        if path.stem in names and "art-stubs" not in path.parts
+    ]
     assert not found, found
 
 

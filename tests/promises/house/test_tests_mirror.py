@@ -1,4 +1,7 @@
-"""From a file its test is guessed: `tests/` has the folders of `src/art`, and a few of its own."""
+"""From a file its test is guessed: `tests/` has the folders of `src/art`, and a few of its own.
+
+The tests of `src/art_extensions/NAME` are in `tests/extensions/NAME`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ import pytest
 
 TESTS = Path(__file__).parents[2]
 ROOMS = TESTS.parent / "src" / "art"
-OWN = {"contracts", "flow", "faults", "promises", "scale"}
+EXTENSIONS = TESTS.parent / "src" / "art_extensions"
+OWN = {"contracts", "flow", "faults", "promises", "scale", "integrations"}
 """All engines or losses by one suite; ways through many rooms; kills and stalls; what holds for the house;
-many nodes."""
+many nodes; agents of other people's frameworks."""
 BESIDE = {"programs", "node", "buckets"}
 """In a room's folder: programs that its tests start, their packages, and a fixture's own folder."""
 
@@ -31,6 +35,7 @@ def test_every_folder_of_tests_is_a_room_or_one_of_the_few() -> None:
         for folder in sorted(folders)
         if folder.parts[0] not in OWN
         and not (ROOMS / folder).is_dir()
+        and not (folder.parts[0] == "extensions" and (EXTENSIONS / Path(*folder.parts[1:])).is_dir())
         and not (ROOMS / folder).with_suffix(".py").is_file()
         and not BESIDE & set(folder.parts)
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from figures import nodes, parse
 
-SOURCE = Path(__file__).parents[3] / "src" / "art"
+SOURCE = Path(__file__).parents[3] / "src"
 PUBLISHED_TWICE = {"TrainSFTConfig"}
 """`art.dev.TrainSFTConfig` and `art.types.TrainSFTConfig` are published names of two things."""
 EACH_OF_ITS_FILE = {"Params"}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from art.errors import ConfigurationError
-from art.integrations.skypilot.backend import installed_origin, new_secrets, plan_box
-from art.integrations.skypilot.box import ClientTraffic
-from art.integrations.skypilot.task import BoxPlan, as_resources, resolve_version, stage_source, task_of
+from art_extensions.launch.backend import installed_origin, new_secrets, plan_box
+from art_extensions.launch.box import ClientTraffic
+from art_extensions.launch.task import BoxPlan, as_resources, resolve_version, stage_source, task_of
 
 ROOT = Path(__file__).parents[3]
 

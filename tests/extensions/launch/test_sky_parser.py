@@ -10,9 +10,9 @@ import pytest
 from boxes import SKYPILOT, VERSION, needs_skypilot
 
 from art.errors import ConfigurationError
-from art.integrations.skypilot.environment import TESTED, find_skypilot
-from art.integrations.skypilot.sky_process import SkyPilot
-from art.integrations.skypilot.task import BoxPlan, task_of
+from art_extensions.launch.environment import TESTED, find_skypilot
+from art_extensions.launch.sky_process import SkyPilot
+from art_extensions.launch.task import BoxPlan, task_of
 
 pytestmark = [pytest.mark.slow, needs_skypilot]
 GOLDEN = Path(__file__).with_name("golden_task.yaml")
@@ -74,10 +74,11 @@ def test_art_runtime_shows_the_environment() -> None:
 
 
 def test_skypilot_is_imported_by_one_program_that_nothing_of_ours_imports() -> None:
-    source = Path(__file__).parents[3] / "src" / "art"
+    source = Path(__file__).parents[3] / "src"
     importers = [path.name for path in source.rglob("*.py") if "import sky" in path.read_text()]
     assert importers == ["sky_program.py"]
-    program = "import sys, art.integrations.skypilot.backend, art.cli.launch; print('sky' in sys.modules)"
+    modules = "art_extensions.launch.backend, art_extensions.launch.command"
+    program = f"import sys, {modules}; print('sky' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True
     )

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from art.client.recording.recorder import Recorder
 from art.errors import ConfigurationError, extra_needed
-from art.integrations.langgraph.graph_rollout import CURRENT_CONFIG as CURRENT_CONFIG
-from art.integrations.langgraph.graph_rollout import FileLogger
-from art.integrations.langgraph.graph_rollout import wrap_rollout as wrap_rollout
 from art.model import Model
 from art.process.imports import import_lock
 from art.trajectories import Trajectory
+from art_extensions.langgraph.graph_rollout import CURRENT_CONFIG as CURRENT_CONFIG
+from art_extensions.langgraph.graph_rollout import FileLogger
+from art_extensions.langgraph.graph_rollout import wrap_rollout as wrap_rollout
 
 if TYPE_CHECKING:
-    from art.integrations.langgraph.chat_model import LoggingLLM as LoggingLLM
+    from art_extensions.langgraph.chat_model import LoggingLLM as LoggingLLM
 
 __all__ = [
     "CURRENT_CONFIG",
@@ -62,7 +62,7 @@ def init_chat_model(
     given = model if isinstance(model, Model) else None
     name = None if given is not None else _plain_name(model, model_provider)
     with extra_needed("langgraph", "art.langgraph"):
-        from art.integrations.langgraph.chat_model import ROLLOUT_MODEL, RolloutChatModel, configurable
+        from art_extensions.langgraph.chat_model import ROLLOUT_MODEL, RolloutChatModel, configurable
 
     options = {"temperature": 1.0, **kwargs}
     chat = RolloutChatModel(art_model=given, model=name or ROLLOUT_MODEL, **options)
@@ -118,5 +118,5 @@ def create_messages_from_logs(log_path: str, trajectory: Trajectory) -> Trajecto
 
 def __getattr__(name: str) -> Any:
     if name == "LoggingLLM":
-        return import_module("art.integrations.langgraph.chat_model").LoggingLLM
+        return import_module("art_extensions.langgraph.chat_model").LoggingLLM
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,8 +19,8 @@ from art.errors import ARTError, ConfigurationError
 from art.process.environment import API_KEY, BASE_URL, inherited_variables
 
 if TYPE_CHECKING:
-    from art.integrations.skypilot.backend import SkyPilotBackend
-    from art.integrations.skypilot.task import BoxPlan
+    from art_extensions.launch.backend import SkyPilotBackend
+    from art_extensions.launch.task import BoxPlan
 
 NOT_STARTED = 127
 """The exit code of a program that is not there, as shells have it."""
@@ -114,7 +114,7 @@ def launch(
         environment=at,
     )
     try:
-        from art.integrations.skypilot.backend import plan_box
+        from art_extensions.launch.backend import plan_box
 
         if not program and not dry_run:
             raise ConfigurationError(f"no program: art launch {name} ... -- python train.py")
@@ -139,9 +139,9 @@ def launch(
 
 
 async def _print_task(plan: BoxPlan, choices: LaunchChoices) -> int:
-    from art.integrations.skypilot.backend import existing_env_file, new_secrets
-    from art.integrations.skypilot.sky_process import SkyPilot
-    from art.integrations.skypilot.task import task_of
+    from art_extensions.launch.backend import existing_env_file, new_secrets
+    from art_extensions.launch.sky_process import SkyPilot
+    from art_extensions.launch.task import task_of
 
     sky = SkyPilot(choices.environment)
     text = await sky.check(
@@ -152,14 +152,14 @@ async def _print_task(plan: BoxPlan, choices: LaunchChoices) -> int:
 
 
 async def _run_program(plan: BoxPlan, choices: LaunchChoices) -> int:
-    from art.integrations.skypilot.backend import (
+    from art.tracking.progress import open_phases
+    from art_extensions.launch.backend import (
         KEEP_ALIVE_S,
         SkyPilotBackend,
         existing_env_file,
         start_box,
     )
-    from art.integrations.skypilot.sky_process import SkyPilot
-    from art.tracking.progress import open_phases
+    from art_extensions.launch.sky_process import SkyPilot
 
     with open_phases(f"box {plan.name}") as begin_phase:
         box = await start_box(

@@ -12,10 +12,10 @@ from pathlib import Path
 from art.client.http.connection import ServerConnection, named_path
 from art.client.storage.checkpoint_download import fetch_checkpoint
 from art.errors import ARTError
-from art.integrations.skypilot.task import DATA
-from art.integrations.skypilot.tunnel import BoxShell
 from art.tracking.folders import ModelPaths
 from art.wire.models import ModelList
+from art_extensions.launch.task import DATA
+from art_extensions.launch.tunnel import BoxShell
 
 EVERY_S = 60.0
 LIST_S = 30.0

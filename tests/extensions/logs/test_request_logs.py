@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 
 import art
-from art.client.logs import logged_calls
-from art.client.logs.logged_calls import LoggedCall, LoggedReply
-from art.client.logs.request_logs import (
+from art.client.sft.sft_rows import row_trajectory
+from art.errors import ConfigurationError
+from art_extensions.logs import logged_calls
+from art_extensions.logs.logged_calls import LoggedCall, LoggedReply
+from art_extensions.logs.request_logs import (
     CallFilter,
     LogImport,
     calls_of_rollout,
@@ -27,8 +29,6 @@ from art.client.logs.request_logs import (
     write_log,
     write_rows,
 )
-from art.client.sft.sft_rows import row_trajectory
-from art.errors import ConfigurationError
 from otlp_collector import Collector, collecting
 
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}

@@ -27,7 +27,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from art.client.logs.logged_calls import (
+from art.client.sft.sft_rows import ROLES
+from art.errors import ConfigurationError, did_you_mean, extra_needed
+from art.process.files import open_whole
+from art.tracking.folders import NamedModel, find_model
+from art.tracking.sinks.sink import ReportedRun
+from art.tracking.step_record import read_rollouts
+from art.tracking.trajectory_log import LoggedSteps
+from art.types import is_choice, known_reward, unscored_reason
+from art.wire.message_identity import message_identity
+from art_extensions.logs.logged_calls import (
     REQUEST_LOGS,
     Document,
     Found,
@@ -43,16 +52,7 @@ from art.client.logs.logged_calls import (
     shown_keys,
     usable,
 )
-from art.client.logs.trace_spans import OTLP
-from art.client.sft.sft_rows import ROLES
-from art.errors import ConfigurationError, did_you_mean, extra_needed
-from art.process.files import open_whole
-from art.tracking.folders import NamedModel, find_model
-from art.tracking.sinks.sink import ReportedRun
-from art.tracking.step_record import read_rollouts
-from art.tracking.trajectory_log import LoggedSteps
-from art.types import is_choice, known_reward, unscored_reason
-from art.wire.message_identity import message_identity
+from art_extensions.logs.trace_spans import OTLP
 
 if TYPE_CHECKING:
     from art.trajectories import History, Trajectory, TrajectoryGroup

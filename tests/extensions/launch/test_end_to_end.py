@@ -20,7 +20,7 @@ from boxes import VERSION, needs_skypilot, needs_ssh, stand_in
 
 import art
 from art.environments import tasks
-from art.integrations.skypilot.backend import SkyPilotBackend, stop_server
+from art_extensions.launch.backend import SkyPilotBackend, stop_server
 from waiting import eventually, until
 
 pytestmark = [pytest.mark.slow, needs_skypilot, needs_ssh, pytest.mark.timeout(1500)]

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from art.errors import BoxError, DeadlineError
-from art.integrations.skypilot.task import DATA
 from art.process.reaper import reaper
 from art.process.resources import find_free_tcp_port
 from art.process.running_server import RunningServer
 from art.process.runtimes import complete_command, end_process
+from art_extensions.launch.task import DATA
 
 COMMAND_S = 60.0
 OPEN_S = 60.0

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from art.client.logs.logged_calls import (
+from art_extensions.logs.logged_calls import (
     FAILED,
     NO_CALL,
     NO_TEXTS,

@@ -119,7 +119,7 @@ def _setup(plan: BoxPlan) -> str:
 
 def _run_text(plan: BoxPlan) -> str:
     serve = [
-        *("python", "-m", "art.integrations.skypilot.box"),
+        *("python", "-m", "art_extensions.launch.box"),
         *("--idle-seconds", f"{plan.idle_minutes * 60:g}", "--data-dir", f"$HOME/{DATA}", "--"),
         *("--engine", plan.engine),
     ]

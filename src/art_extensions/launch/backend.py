@@ -28,9 +28,11 @@ import httpx
 from art.client.backends.remote_backend import RemoteBackend
 from art.client.requests.jobs import JobDeadlines
 from art.errors import DISTRIBUTION, ARTError, BoxError, ConfigurationError, DeadlineError
-from art.integrations.skypilot.copies import EVERY_S, HomeCopies
-from art.integrations.skypilot.sky_process import SkyPilot
-from art.integrations.skypilot.task import (
+from art.process.running_server import RunningServer
+from art.tracking.progress import open_phases, show_log
+from art_extensions.launch.copies import EVERY_S, HomeCopies
+from art_extensions.launch.sky_process import SkyPilot
+from art_extensions.launch.task import (
     KEY_SECRET,
     TOKEN_SECRET,
     BoxPlan,
@@ -39,9 +41,7 @@ from art.integrations.skypilot.task import (
     stage_source,
     task_of,
 )
-from art.integrations.skypilot.tunnel import BoxShell, Tunnel
-from art.process.running_server import RunningServer
-from art.tracking.progress import open_phases, show_log
+from art_extensions.launch.tunnel import BoxShell, Tunnel
 
 START_S = 3600.0
 """From the accepted job to a server that answers: the installation is in it."""
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 
 def installed_origin() -> Path | None:
     """Returns the folder of the source that runs here; None where a package was installed."""
-    folder = Path(__file__).parents[4]
+    folder = Path(__file__).parents[3]
     return folder if (folder / "pyproject.toml").is_file() and (folder / "src" / "art").is_dir() else None
 
 

@@ -1,4 +1,4 @@
-"""`python -m art.integrations.skypilot.box --idle-seconds 1800 --data-dir DIR -- OPTIONS`, on the box.
+"""`python -m art_extensions.launch.box --idle-seconds 1800 --data-dir DIR -- OPTIONS`, on the box.
 
 Runs `art serve OPTIONS` on the loopback address and ends it when no client has used it for so long: its
 laptop died, or was forgotten. SkyPilot then ends the machine, since no job runs there any more.
@@ -102,7 +102,7 @@ def stop_server_process(server: subprocess.Popen[bytes]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until the server ends or is idle. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m art.integrations.skypilot.box")
+    parser = argparse.ArgumentParser(prog="python -m art_extensions.launch.box")
     parser.add_argument("--idle-seconds", type=float, required=True)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("options", nargs="*")

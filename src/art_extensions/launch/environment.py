@@ -30,7 +30,7 @@ def default_folder() -> Path:
     return runtime_folder("skypilot", TESTED)
 
 
-def install_skypilot(folder: Path, clouds: Sequence[str], tell: Callable[[str], None]) -> str:
+def install_skypilot(folder: Path, clouds: Sequence[str], tell: Callable[[str], object]) -> str:
     """Make the environment, or add clouds to it; returns the version. Two at once wait for each other.
 
     clouds: extras of SkyPilot, such as `aws` or `runpod`. Raises ConfigurationError, with pip's last lines.

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import BoxError, ConfigurationError, DeadlineError
-from art.integrations.skypilot.environment import find_skypilot
 from art.process.runtimes import end_process
+from art_extensions.launch.environment import find_skypilot
 
 PROGRAM = Path(__file__).with_name("sky_program.py")
 ASK_S = 300.0

@@ -26,7 +26,8 @@ from pydantic import Field
 from art.client.http.connection import CONNECT_S
 from art.client.http.openai_client import AnyLoopClient
 from art.errors import ConfigurationError
-from art.integrations.langgraph.graph_rollout import (
+from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
+from art_extensions.langgraph.graph_rollout import (
     CURRENT_CONFIG,
     ChatEndpoint,
     FileLogger,
@@ -34,7 +35,6 @@ from art.integrations.langgraph.graph_rollout import (
     current_endpoint,
     langchain_msg_to_openai,
 )
-from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 NOWHERE = "http://rollout.invalid/v1"
 """The address that requests are made for, before they are told where to go."""

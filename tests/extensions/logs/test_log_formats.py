@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.client.logs.logged_calls import LeftOut, LoggedCall, LoggedScore
-from art.client.logs.request_logs import FORMATS, CallFilter, LogImport, read_log
 from art.errors import ConfigurationError
+from art_extensions.logs.logged_calls import LeftOut, LoggedCall, LoggedScore
+from art_extensions.logs.request_logs import FORMATS, CallFilter, LogImport, read_log
 
 ASKED: dict[str, Any] = {"role": "user", "content": "Weather in Paris?"}
 CALL = {

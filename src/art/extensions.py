@@ -1,0 +1,66 @@
+"""The door for extensions: packages that add something to ART, found by their entry points.
+
+    [project.entry-points."art.extensions"]          in the package's pyproject.toml
+    "command.launch" = "my_package.launch:launch"    KIND.NAME = where it is
+
+    command    a verb of `art`: a function with typer's annotations, or a `typer.Typer` for a group
+    runtime    a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
+
+ART's own extensions, `art_extensions`, come through the same door. The core imports none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from art.errors import ConfigurationError, did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "art.extensions"
+COMMAND = "command"
+RUNTIME = "runtime"
+
+
+class ProgramRuntime(Protocol):
+    """A program that runs in an environment of its own, apart from ART's."""
+
+    def install(self, folder: Path | None, choices: Sequence[str], tell: Callable[[str], object]) -> str:
+        """Creates the environment, and returns a sentence that says what is where.
+
+        folder: None is the default one. choices: the values of `--cloud`. A complete installation is not
+        changed. Raises: ARTError.
+        """
+        ...
+
+    def describe(self, folder: Path | None) -> Sequence[str]:
+        """Returns lines that say what is installed. Raises: ARTError where nothing usable is."""
+        ...
+
+
+def extension_points(kind: str) -> Mapping[str, EntryPoint]:
+    """Returns the entry points of a kind by their names. Nothing is loaded."""
+    from importlib.metadata import entry_points
+
+    named = {point.name.partition("."): point for point in entry_points(group=GROUP)}
+    return {name: point for (its_kind, _, name), point in sorted(named.items()) if its_kind == kind}
+
+
+def load_extension(kind: str, name: str) -> Any:
+    """Returns what an extension gives. Raises: ConfigurationError where it is missing or cannot be loaded."""
+    points = extension_points(kind)
+    if name not in points:
+        hint = did_you_mean(name, points) or f"installed: {', '.join(points) or 'none'}"
+        raise ConfigurationError(f"no extension gives the {kind} {name!r}: {hint}")
+    point = points[name]
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        distribution = point.dist.name if point.dist is not None else point.module
+        raise ConfigurationError(
+            f"the {kind} {name!r} is in {point.value} of {distribution}, which cannot be loaded: {error}. "
+            f"Install {distribution} again"
+        ) from error

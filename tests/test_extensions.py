@@ -1,0 +1,91 @@
+"""The door for extensions: found by entry points, loaded when they are needed, missed by name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from art.errors import ConfigurationError
+from art.extensions import COMMAND, GROUP, extension_points, load_extension
+
+SOURCE = Path(__file__).parents[1] / "src"
+OURS = SOURCE / "art_extensions"
+ART = "from art.cli import app; app()"
+
+
+def art(*words: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """Runs `art` in a Python that looks for packages in `path` first."""
+    return subprocess.run(
+        [sys.executable, "-c", ART, *words],
+        env={**os.environ, "PYTHONPATH": str(path), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+
+
+def test_ours_come_through_the_door() -> None:
+    points = {name: point for kind in (COMMAND, "runtime") for name, point in extension_points(kind).items()}
+    assert {"launch", "import", "export-logs", "skypilot"} <= points.keys()
+    for point in points.values():
+        assert callable(found := point.load()) or found.install
+    assert load_extension(COMMAND, "launch").__name__ == "launch"
+
+
+def test_one_that_nobody_gives_is_named_with_those_that_are_there() -> None:
+    with pytest.raises(
+        ConfigurationError, match="no extension gives the command 'lanch': did you mean 'launch'"
+    ):
+        load_extension(COMMAND, "lanch")
+
+
+def test_one_that_cannot_be_loaded_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = EntryPoint("command.gone", "no_such_package.verbs:gone", GROUP)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [gone])
+    with pytest.raises(
+        ConfigurationError, match=r"'gone' is in no_such_package\.verbs:gone .*cannot be"
+    ):
+        load_extension(COMMAND, "gone")
+
+
+@pytest.mark.slow
+def test_a_package_of_somebody_else_adds_a_command(tmp_path: Path) -> None:
+    (tmp_path / "greeting.py").write_text(
+        "import typer\n\n\ndef greet(name: str) -> None:\n"
+        '    """Greet somebody."""\n    typer.echo(f"Good morning, {name}")\n'
+    )
+    metadata = tmp_path / "greeting-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        f"[{GROUP}]\ncommand.greet = greeting:greet\ncommand.broken = greeting:no_such_function\n"
+    )
+    done = art("greet", "Ada", path=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "Good morning, Ada\n"), done.stderr
+    shown = art("--help", path=tmp_path)
+    assert shown.returncode == 0 and "Greet somebody." in shown.stdout and "launch" in shown.stdout
+    broken = art("broken", path=tmp_path)
+    assert broken.returncode == 2 and "in greeting:no_such_function of greeting" in broken.stderr
+
+
+@pytest.mark.slow
+def test_the_loop_runs_without_any_extension(tmp_path: Path) -> None:
+    """In a copy of the core; what stands where the extensions were cannot be imported."""
+    shutil.copytree(SOURCE / "art", tmp_path / "art", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "art_extensions.py").write_text("raise ModuleNotFoundError('no extension is here')\n")
+    shown = art("--help", path=tmp_path)
+    assert shown.returncode == 0 and "quickstart" in shown.stdout, shown.stderr
+    launch = art("launch", "box", path=tmp_path)
+    assert launch.returncode == 2
+    assert "art_extensions.launch.command" in launch.stderr and "cannot be loaded" in launch.stderr
+    small = ("--steps", "1", "--groups-per-step", "2", "--group-size", "4", "--eval-rollouts", "8")
+    done = art("quickstart", *small, "--output", str(tmp_path / "run"), path=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "run").is_dir()
