@@ -36,14 +36,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target .venv-trackers/mlflow-server --requirement tests/tracking/sinks/mlflow-server.txt
 	@touch $@
 
-.venv-environments/.installed: tests/environments/adapters/requirements.txt
+.venv-environments/.installed: tests/extensions/environments/requirements.txt
 	$(PYTHON) -m venv .venv-environments
-	.venv-environments/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/environments/adapters/requirements.txt
+	.venv-environments/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/environments/requirements.txt
 	@touch $@
 
-.venv-verifiers/.installed: tests/environments/adapters/requirements-verifiers.txt
+.venv-verifiers/.installed: tests/extensions/environments/requirements-verifiers.txt
 	$(PYTHON) -m venv .venv-verifiers
-	.venv-verifiers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/environments/adapters/requirements-verifiers.txt
+	.venv-verifiers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/environments/requirements-verifiers.txt
 	@touch $@
 
 .venv-deployment/.installed: tests/flow/deployment/requirements.txt tests/flow/deployment/fetch_converter.sh

@@ -14,8 +14,8 @@ import argparse
 from collections.abc import Sequence
 
 import art
-from art.environments.adapters.reasoning_gym import ReasoningGymEnvironment
 from art.local import LocalBackend
+from art_extensions.environments.reasoning_gym import ReasoningGymEnvironment
 
 DATASET, CONFIG = "word_sorting", {"min_words": 2, "max_words": 2}
 MAX_TOKENS = 16

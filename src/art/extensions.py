@@ -3,8 +3,10 @@
     [project.entry-points."art.extensions"]          in the package's pyproject.toml
     "command.launch" = "my_package.launch:launch"    KIND.NAME = where it is
 
-    command    a verb of `art`: a function with typer's annotations, or a `typer.Typer` for a group
-    runtime    a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
+    command      a verb of `art`: a function with typer's annotations, or a `typer.Typer` for a group
+    environment  the prefix of environments by name: a class `Adapter(name, **options)` that makes a
+                 `NamedEnvironment` (`art.environments.adapters`)
+    runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
 
 ART's own extensions, `art_extensions`, come through the same door. The core imports none of them.
 """
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 
 GROUP = "art.extensions"
 COMMAND = "command"
+ENVIRONMENT = "environment"
 RUNTIME = "runtime"
+_PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+"""Beside the package where it is a source tree, whether or not it is installed."""
 
 
 class ProgramRuntime(Protocol):
@@ -43,10 +48,20 @@ class ProgramRuntime(Protocol):
 
 def extension_points(kind: str) -> Mapping[str, EntryPoint]:
     """Returns the entry points of a kind by their names. Nothing is loaded."""
-    from importlib.metadata import entry_points
-
-    named = {point.name.partition("."): point for point in entry_points(group=GROUP)}
+    named = {point.name.partition("."): point for point in _all_points()}
     return {name: point for (its_kind, _, name), point in sorted(named.items()) if its_kind == kind}
+
+
+def _all_points() -> list[EntryPoint]:
+    from importlib.metadata import EntryPoint, entry_points
+
+    found = [*entry_points(group=GROUP)]
+    if _PROJECT.is_file():
+        import tomllib
+
+        own = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"][GROUP]
+        found += [EntryPoint(name, value, GROUP) for name, value in own.items()]
+    return found
 
 
 def load_extension(kind: str, name: str) -> Any:

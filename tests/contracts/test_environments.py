@@ -32,7 +32,7 @@ LIBRARIES, VERIFIERS = ".venv-environments", ".venv-verifiers"
 """Environments of Python with other libraries: verifiers and OpenEnv, which do not go with the others."""
 
 
-INSPECT_TASKS = "tests/environments/adapters/programs/inspect_tasks.py"
+INSPECT_TASKS = "tests/extensions/environments/programs/inspect_tasks.py"
 
 
 def python_of(place: str) -> Path:

@@ -99,6 +99,8 @@ PATHS: Mapping[str, str | Names] = {
     "art.client.local_server": "art.client.backends.local_server",
     "art.client.request_logs": "art_extensions.logs.request_logs",
     "art.concurrency": "art.retrying",
+    "art.environments.adapters.reasoning_gym": "art_extensions.environments.reasoning_gym",
+    "art.environments.adapters.verifiers": "art_extensions.environments.verifiers",
     "art.costs": names(
         "art.tracking.prices:CostCalculator MODEL_PRICING ModelPricing build_cost_calculator "
         "compute_sample_costs compute_train_cost get_model_pricing tokens_to_cost"

@@ -4,41 +4,29 @@
     find_environment("gymnasium:my_module:MyWorld", train=50)   PREFIX:NAME, with options of the adapter
     find_environment("python:my_module:my_environment")         your own `NamedEnvironment`
 
-An adapter is a class `Adapter(name, **options)`, `name` without the prefix, in a file of its own, and a line
-in `ADAPTERS`. The file is loaded when an environment of it is asked for.
+The environments of other libraries are extensions (`art.extensions`) of the kind `environment`, by their prefix:
+a class `Adapter(name, **options)`, `name` without the prefix, that makes a `NamedEnvironment`. Each is loaded
+when an environment of it is asked for.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from types import MappingProxyType
 from typing import Any, cast
 
 from art.environments.adapters.environment import NamedEnvironment, load_object
 from art.environments.tasks import NAMES
 from art.errors import ConfigurationError, did_you_mean
+from art.extensions import ENVIRONMENT, extension_points, load_extension
 
-ADAPTERS: Mapping[str, str] = MappingProxyType(
-    {
-        "gymnasium": "art.environments.adapters.gymnasium:GymnasiumEnvironment",
-        "inspect": "art.environments.adapters.inspect_ai:InspectEnvironment",
-        "openenv": "art.environments.adapters.openenv:OpenEnvEnvironment",
-        "reasoning-gym": "art.environments.adapters.reasoning_gym:ReasoningGymEnvironment",
-        "textarena": "art.environments.adapters.textarena:TextArenaEnvironment",
-        "verifiers": "art.environments.adapters.verifiers:VerifiersEnvironment",
-    }
-)
-"""Prefix -> the adapter's class, as "module:name"."""
-TASKS = "art.environments.adapters.builtin_tasks:TaskEnvironment"
 PYTHON = "python"
 """The prefix of a user's own environment."""
 
 
 def known_environments() -> list[str]:
     """Returns the names of the built-in tasks, then the prefixes as "prefix:NAME"."""
-    return [*NAMES, *(f"{prefix}:NAME" for prefix in ADAPTERS), f"{PYTHON}:MODULE:NAME"]
+    return [*NAMES, *(f"{prefix}:NAME" for prefix in extension_points(ENVIRONMENT)), f"{PYTHON}:MODULE:NAME"]
 
 
 def find_environment(name: str, /, **options: Any) -> NamedEnvironment:
@@ -51,21 +39,20 @@ def find_environment(name: str, /, **options: Any) -> NamedEnvironment:
     if not colon:
         if name not in NAMES:
             raise _unknown(name)
-        return _make(name, _class_of(TASKS), name, options)
+        from art.environments.adapters.builtin_tasks import TaskEnvironment
+
+        return _make(name, TaskEnvironment, name, options)
     if prefix == PYTHON:
         return _own(name, load_object("environment", rest), options)
-    if prefix not in ADAPTERS or not rest:
+    if not rest or prefix not in extension_points(ENVIRONMENT):
         raise _unknown(name)
-    return _make(name, _class_of(ADAPTERS[prefix]), rest, options)
-
-
-def _class_of(place: str) -> Callable[..., Any]:
-    module, _, name = place.partition(":")
-    return cast("Callable[..., Any]", getattr(import_module(module), name))
+    return _make(name, load_extension(ENVIRONMENT, prefix), rest, options)
 
 
 def _unknown(name: str) -> ConfigurationError:
-    hint = did_you_mean(name, [*NAMES, *(f"{prefix}:" for prefix in (*ADAPTERS, PYTHON))])
+    hint = did_you_mean(
+        name, [*NAMES, *(f"{prefix}:" for prefix in (*extension_points(ENVIRONMENT), PYTHON))]
+    )
     return ConfigurationError(
         f"unknown environment {name!r}: {f'{hint} ' if hint else ''}known: {', '.join(known_environments())}"
     )

@@ -21,9 +21,9 @@ import verifiers as vf
 
 import art
 from art.environments.adapters.registry import find_environment
-from art.environments.adapters.verifiers import sft_rows
 from art.errors import ARTError
 from art.runs.evaluation import RolloutSource, evaluate
+from art_extensions.environments.verifiers import sft_rows
 
 HUB = "verifiers:play-hub"
 MAIL = "art/nano-tools"

@@ -1,0 +1,1 @@
+"""Environments of other libraries by name: one library, one file. None imports another."""
