@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from art.errors import ConfigurationError, did_you_mean
+from art.errors import ConfigurationError, MissingExtraError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -59,13 +59,17 @@ def _all_points() -> list[EntryPoint]:
     if _PROJECT.is_file():
         import tomllib
 
-        own = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"][GROUP]
+        project = tomllib.loads(_PROJECT.read_text(encoding="utf-8")).get("project", {})
+        own = project.get("entry-points", {}).get(GROUP, {})
         found += [EntryPoint(name, value, GROUP) for name, value in own.items()]
     return found
 
 
 def load_extension(kind: str, name: str) -> Any:
-    """Returns what an extension gives. Raises: ConfigurationError where it is missing or cannot be loaded."""
+    """Returns what an extension gives.
+
+    Raises: ConfigurationError where it is missing or cannot be loaded, MissingExtraError.
+    """
     points = extension_points(kind)
     if name not in points:
         hint = did_you_mean(name, points) or f"installed: {', '.join(points) or 'none'}"
@@ -73,6 +77,8 @@ def load_extension(kind: str, name: str) -> Any:
     point = points[name]
     try:
         return point.load()
+    except MissingExtraError:
+        raise
     except (ImportError, AttributeError) as error:
         distribution = point.dist.name if point.dist is not None else point.module
         raise ConfigurationError(

@@ -4,9 +4,9 @@
     find_environment("gymnasium:my_module:MyWorld", train=50)   PREFIX:NAME, with options of the adapter
     find_environment("python:my_module:my_environment")         your own `NamedEnvironment`
 
-The environments of other libraries are extensions (`art.extensions`) of the kind `environment`, by their prefix:
-a class `Adapter(name, **options)`, `name` without the prefix, that makes a `NamedEnvironment`. Each is loaded
-when an environment of it is asked for.
+The environments of other libraries are extensions (`art.extensions`) of the kind `environment`, by their
+prefix: a class `Adapter(name, **options)`, `name` without the prefix, that makes a `NamedEnvironment`. Each is
+loaded when an environment of it is asked for.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ def find_environment(name: str, /, **options: Any) -> NamedEnvironment:
 
 
 def _unknown(name: str) -> ConfigurationError:
-    hint = did_you_mean(
-        name, [*NAMES, *(f"{prefix}:" for prefix in (*extension_points(ENVIRONMENT), PYTHON))]
-    )
+    prefixes = (*extension_points(ENVIRONMENT), PYTHON)
+    hint = did_you_mean(name, [*NAMES, *(f"{prefix}:" for prefix in prefixes)])
     return ConfigurationError(
         f"unknown environment {name!r}: {f'{hint} ' if hint else ''}known: {', '.join(known_environments())}"
     )
