@@ -29,11 +29,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	if command -v npm >/dev/null; then npm ci --prefix tests/integrations/node --no-audit --no-fund --loglevel=error; fi
 	@touch $@
 
-.venv-trackers/.installed: tests/tracking/sinks/requirements.txt tests/tracking/sinks/mlflow-server.txt
+.venv-trackers/.installed: tests/extensions/sinks/requirements.txt tests/extensions/sinks/mlflow-server.txt
 	$(PYTHON) -m venv .venv-trackers
-	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/tracking/sinks/requirements.txt
+	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/sinks/requirements.txt
 	rm -rf .venv-trackers/mlflow-server
-	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target .venv-trackers/mlflow-server --requirement tests/tracking/sinks/mlflow-server.txt
+	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target .venv-trackers/mlflow-server --requirement tests/extensions/sinks/mlflow-server.txt
 	@touch $@
 
 .venv-environments/.installed: tests/extensions/environments/requirements.txt

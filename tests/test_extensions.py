@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from art import extensions
 from art.errors import ConfigurationError
 from art.extensions import COMMAND, GROUP, extension_points, load_extension
 
@@ -49,6 +50,7 @@ def test_one_that_nobody_gives_is_named_with_those_that_are_there() -> None:
 def test_one_that_cannot_be_loaded_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = EntryPoint("command.gone", "no_such_package.verbs:gone", GROUP)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [gone])
+    monkeypatch.setattr("art.extensions._all_points", extensions._all_points.__wrapped__)
     with pytest.raises(ConfigurationError, match=r"'gone' is in no_such_package\.verbs:gone .*cannot be"):
         load_extension(COMMAND, "gone")
 

@@ -6,6 +6,8 @@
     command      a verb of `art`: a function with typer's annotations, or a `typer.Typer` for a group
     environment  the prefix of environments by name: a class `Adapter(name, **options)` that makes a
                  `NamedEnvironment` (`art.environments.adapters`)
+    sink         a tracker that `report_metrics` may name: a class that does what `Sink` says
+                 (`art.tracking.sinks.sink`)
     runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
 
 ART's own extensions, `art_extensions`, come through the same door. The core imports none of them.
@@ -14,6 +16,7 @@ ART's own extensions, `art_extensions`, come through the same door. The core imp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,6 +29,7 @@ GROUP = "art.extensions"
 COMMAND = "command"
 ENVIRONMENT = "environment"
 RUNTIME = "runtime"
+SINK = "sink"
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 """Beside the package where it is a source tree, whether or not it is installed."""
 
@@ -52,6 +56,7 @@ def extension_points(kind: str) -> Mapping[str, EntryPoint]:
     return {name: point for (its_kind, _, name), point in sorted(named.items()) if its_kind == kind}
 
 
+@lru_cache(maxsize=1)
 def _all_points() -> list[EntryPoint]:
     from importlib.metadata import EntryPoint, entry_points
 

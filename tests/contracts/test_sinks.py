@@ -14,8 +14,9 @@ import pytest
 from tests.otlp_collector import collecting
 
 import art
+from art.extensions import SINK, extension_points
 from art.tracking.sinks import registry
-from art.tracking.sinks.registry import SINKS, WANDB
+from art.tracking.sinks.registry import known_sinks
 
 Scalars = dict[str, dict[int, float]]
 """Tag -> step -> value."""
@@ -29,7 +30,7 @@ def read_tensorboard(model: art.Model) -> Scalars:
 
 
 APART = {"trackio", "mlflow"}
-"""Those have an environment of their own: tests/tracking/sinks/test_trackers.py."""
+"""Those have an environment of their own: tests/extensions/sinks/test_trackers.py."""
 
 
 def read_otel(model: art.Model) -> Scalars:
@@ -62,7 +63,7 @@ def model_of(folder: Path, sink: str, **fields: Any) -> art.Model:
 
 
 def test_each_tracker_has_a_reader() -> None:
-    assert READERS.keys() | APART == SINKS.keys()
+    assert READERS.keys() | APART == extension_points(SINK).keys()
 
 
 async def test_the_numbers_of_a_row_are_read_back(tmp_path: Path, name: str) -> None:
@@ -144,4 +145,4 @@ def test_an_unknown_tracker_is_told_with_the_known_ones(
     registry._warn_unknown.cache_clear()
     model_of(tmp_path, "tensorbord")
     (told,) = [record.getMessage() for record in caplog.records]
-    assert "did you mean 'tensorboard'" in told and all(known in told for known in (WANDB, *SINKS))
+    assert "did you mean 'tensorboard'" in told and all(known in told for known in known_sinks())

@@ -548,7 +548,7 @@ def openpipe_record(call: LoggedCall) -> dict[str, Any]:
 
 def _spans_writer(model: NamedModel, file: IO[str]) -> Write:
     with extra_needed("otel", "an OTLP file"):
-        from art.tracking.sinks.otel import OTelSink, SpanLines
+        from art_extensions.sinks.otel import OTelSink, SpanLines
     sink = OTelSink(SpanLines(file), content=True)
     folder = model.files.path
     sink.open(

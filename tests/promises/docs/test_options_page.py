@@ -5,7 +5,7 @@ from __future__ import annotations
 from make_options_page import APPENDIX, KEYS, PAGE, PIPELINE_PAGE, keyword_rows, printed, printed_pipeline
 
 from art.client.options.train_options import KEYWORDS, REFUSED
-from art.tracking.sinks.registry import KNOWN
+from art.tracking.sinks.registry import known_sinks
 
 
 def test_the_page_is_what_the_declarations_say() -> None:
@@ -25,7 +25,7 @@ def test_every_keyword_and_every_key_has_a_row() -> None:
 def test_every_tracker_has_a_row() -> None:
     section = PAGE.read_text(encoding="utf-8").split("\n## Trackers of a model\n")[1].split("\n## ")[0]
     names = [line.split("`")[1].strip('"') for line in section.splitlines() if line.startswith('| `"')]
-    assert sorted(names) == sorted(KNOWN)
+    assert sorted(names) == sorted(known_sinks())
 
 
 def test_a_row_that_is_not_as_declared_is_printed_anew() -> None:

@@ -5,7 +5,7 @@
     find_environment("python:my_module:my_environment")         your own `NamedEnvironment`
 
 The environments of other libraries are extensions (`art.extensions`) of the kind `environment`, by their
-prefix: a class `Adapter(name, **options)`, `name` without the prefix, that makes a `NamedEnvironment`. Each is
+prefix: a class `Adapter(name, **options)`, `name` without the prefix, that makes a `NamedEnvironment`. It is
 loaded when an environment of it is asked for.
 """
 

@@ -1,7 +1,7 @@
 """The trackers by the names that `report_metrics` has. A library is loaded when its first run is opened.
 
-To add a tracker, write one file with a class that does what `Sink` says, and one line in `SINKS`; the tests
-ask for its reader. W&B is older than this table and keeps its own face (`art.tracking.sinks.wandb`).
+A tracker is an extension (`art.extensions`) of the kind `sink`: a class that does what `Sink` says. W&B is
+older than that and keeps its own face (`art.tracking.sinks.wandb`).
 
 Rows on their way to a tracker that may be slow, down or wrong: a thread of its own, a bounded queue.
 
@@ -19,13 +19,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from importlib import import_module
 from operator import methodcaller
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from art.errors import ConfigurationError, did_you_mean, require_extra
+from art.errors import EXTRAS, ConfigurationError, did_you_mean, require_extra
+from art.extensions import SINK, extension_points, load_extension
 from art.process.environment import TRACKED_CHECKPOINTS, TRACKED_TRAJECTORIES, variable
 from art.tracking.names import STEP_COLUMN
 from art.tracking.sinks.sink import ReportedRun, Sink, TableRow, finite, sample_rows
@@ -38,22 +37,6 @@ if TYPE_CHECKING:
 
 WANDB = "wandb"
 """It reports by itself, in the caller's thread, as programs of earlier releases expect."""
-SINKS: Mapping[str, str] = MappingProxyType(
-    {
-        "otel": "art.tracking.sinks.otel:OTelSink",
-        "tensorboard": "art.tracking.sinks.tensorboard:TensorBoardSink",
-        "trackio": "art.tracking.sinks.trackio:TrackioSink",
-        "mlflow": "art.tracking.sinks.mlflow:MlflowSink",
-    }
-)
-"""Name -> the class. The name is that of the extra to install, too."""
-KNOWN = (WANDB, *SINKS)
-LOCAL = frozenset({"tensorboard", "trackio"})
-"""Trackers that send nothing anywhere: they are shown a few trajectories without being asked to."""
-TRACES = frozenset({"otel"})
-"""Trackers that take every rollout, as `rollouts(split, step, groups)`."""
-KEEP_FILES = frozenset({"mlflow", "trackio"})
-"""Trackers that keep the adapter of a step, as `checkpoint(step, files)`."""
 SHOWN_LOCALLY = 4
 PATIENCE_S = 5.0
 """How long a row may hold up the training, until the tracker has caught up again."""
@@ -69,21 +52,26 @@ CLOSING_S = 10.0
 _log = logging.getLogger(__name__)
 
 
+def known_sinks() -> tuple[str, ...]:
+    """Returns the names that `report_metrics` may have."""
+    return (WANDB, *extension_points(SINK))
+
+
 def check_sinks(names: Sequence[str] | None) -> None:
     """Warns, once per process, of an unknown name in `report_metrics`."""
     for name in names or ():
-        if name not in KNOWN:
+        if name not in known_sinks():
             _warn_unknown(str(name))
 
 
 @lru_cache(maxsize=1024)
 def _warn_unknown(name: str) -> None:
-    hint = did_you_mean(name, KNOWN)
+    hint = did_you_mean(name, known_sinks())
     _log.warning(
         "report_metrics has %r: nothing is sent there%s; known: %s. Rows are in history.jsonl as ever.",
         name,
         f" ({hint})" if hint else "",
-        ", ".join(KNOWN),
+        ", ".join(known_sinks()),
     )
 
 
@@ -213,8 +201,9 @@ class Deliveries:
         """Returns the run's delivery. Raises MissingExtraError where the tracker is not installed."""
         with self._lock:
             if (name, run) not in self._open:
-                require_extra(name, f"report_metrics=[{name!r}]")
-                self._open[name, run] = Delivery(name, partial(_make, name), run)
+                if name in EXTRAS:
+                    require_extra(name, f"report_metrics=[{name!r}]")
+                self._open[name, run] = Delivery(name, partial(make_sink, name), run)
             return self._open[name, run]
 
     def close(self, seconds: float = CLOSING_S) -> None:
@@ -252,13 +241,19 @@ def report(model: AnyModel, row: Mapping[str, Any], config: Mapping[str, Any], s
     Raises MissingExtraError where one is not installed; what a tracker raises ends nothing.
     """
     step = int(row[STEP_COLUMN])
-    for name, each in _wanted(model).items():
+    for each in _wanted(model):
         each.configure(config)
         each.put(methodcaller("log", step, finite(row)))
-        for table, rows in (shown.locally if name in LOCAL else shown.everywhere).items():
-            each.put(methodcaller("table", table, step, rows))
-        if shown.groups and name in TRACES:
-            each.put(methodcaller("rollouts", shown.split, step, shown.groups))
+        if shown.locally or shown.groups:
+            each.put(partial(_show_rollouts, step=step, shown=shown))
+
+
+def _show_rollouts(sink: Sink, *, step: int, shown: ShownTables) -> None:
+    is_local = getattr(sink, "is_local", False)
+    for table, rows in (shown.locally if is_local else shown.everywhere).items():
+        sink.table(table, step, rows)
+    if shown.groups and hasattr(sink, "rollouts"):
+        sink.rollouts(shown.split, step, shown.groups)
 
 
 def checkpoints_wanted() -> bool:
@@ -275,14 +270,18 @@ def report_checkpoint(model: AnyModel, step: int, folder: Path) -> None:
     """
     files = [folder / name for name in (ADAPTER_CONFIG_FILE, ADAPTER_FILE)]
     if all(file.is_file() for file in files):
-        for name, each in _wanted(model).items():
-            if name in KEEP_FILES:
-                each.put(methodcaller("checkpoint", step, files))
+        for each in _wanted(model):
+            each.put(partial(_keep_files, step=step, files=files))
+
+
+def _keep_files(sink: Sink, *, step: int, files: Sequence[Path]) -> None:
+    if hasattr(sink, "checkpoint"):
+        sink.checkpoint(step, files)
 
 
 def configure(model: AnyModel, config: Mapping[str, Any]) -> None:
     """Adds to the config of the model's runs, and opens those that are not open."""
-    for each in _wanted(model).values():
+    for each in _wanted(model):
         each.configure(config)
 
 
@@ -301,18 +300,19 @@ def tables_of(groups: Sequence[TrajectoryGroup] | None, split: str) -> ShownTabl
     )
 
 
-def _wanted(model: AnyModel) -> dict[str, Delivery]:
-    names = dict.fromkeys(name for name in model.report_metrics or () if name in SINKS)
+def _wanted(model: AnyModel) -> list[Delivery]:
+    known = extension_points(SINK)
+    names = dict.fromkeys(name for name in model.report_metrics or () if name in known)
     if not names:
-        return {}
+        return []
     name, folder = model.run_name or model.name, model._folder().absolute()
     run = ReportedRun(
         entity=model.entity, project=model.project, name=name, run_id=model.run_id, folder=folder
     )
-    return {each: deliveries().get(each, run) for each in names}
+    return [deliveries().get(each, run) for each in names]
 
 
-def _make(name: str) -> Sink:
-    module, _, kind = SINKS[name].partition(":")
-    sink: Sink = getattr(import_module(module), kind)()
+def make_sink(name: str) -> Sink:
+    """Returns a new sink of a tracker, whose library is loaded. Raises: ConfigurationError."""
+    sink: Sink = load_extension(SINK, name)()
     return sink

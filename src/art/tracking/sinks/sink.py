@@ -50,7 +50,11 @@ class ReportedRun:
 class Sink(Protocol):
     """One run at one tracker. Its methods are called by one thread, one after another.
 
-    They may block and raise: the caller (`art.tracking.sinks.registry`) bounds both.
+    They may block and raise: the caller (`art.tracking.sinks.registry`) bounds both. A sink may also have
+
+        is_local = True                      it sends nothing anywhere: it is shown a few trajectories unasked
+        rollouts(split, step, groups)        it takes every rollout
+        checkpoint(step, files)              it keeps the adapter of a step
     """
 
     def open(self, run: ReportedRun, config: Mapping[str, Any]) -> None:

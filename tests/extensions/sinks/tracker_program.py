@@ -71,13 +71,13 @@ async def killed(sink: str, folder: Path) -> None:
 
 def hang(sink: str, folder: Path) -> None:
     """Rows for a server that takes connections and never answers."""
-    from art.tracking.sinks.registry import Delivery, _make
+    from art.tracking.sinks.registry import Delivery, make_sink
     from art.tracking.sinks.sink import ReportedRun
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         os.environ["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{server.getsockname()[1]}"
         run = ReportedRun(entity=None, project="games", name="first", run_id=None, folder=folder)
-        sent = Delivery(sink, partial(_make, sink), run)
+        sent = Delivery(sink, partial(make_sink, sink), run)
         sent.put(methodcaller("log", 0, {"acc": 1.0}), 0.1)
         connection = server.accept()  # the tracker has connected, and waits for an answer
         sent.put(methodcaller("log", 1, {"acc": 1.0}), 600)  # does not wait: the one before is late

@@ -34,6 +34,8 @@ def folder_of(run: ReportedRun) -> Path:
 class TensorBoardSink:
     """The event files of one run."""
 
+    is_local = True
+
     def open(self, run: ReportedRun, config: Mapping[str, Any]) -> None:
         """Begins a new event file in the run's folder."""
         self._name = run.name

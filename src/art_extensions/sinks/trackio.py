@@ -22,6 +22,8 @@ _LONGEST_NAME = 100
 class TrackioSink:
     """One run in the database of its project."""
 
+    is_local = True
+
     def open(self, run: ReportedRun, config: Mapping[str, Any]) -> None:
         """Makes the project's database if there is none. The run begins with its first row."""
         self._project = writable(f"{run.entity}-{run.project}" if run.entity else run.project)
