@@ -8,16 +8,27 @@ import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from art import extensions
 from art.errors import ConfigurationError
-from art.extensions import COMMAND, GROUP, extension_points, load_extension
+from art.extensions import (
+    COMMAND,
+    GROUP,
+    extension_points,
+    load_extension,
+)
 
 SOURCE = Path(__file__).parents[1] / "src"
 OURS = SOURCE / "art_extensions"
 ART = "from art.cli import app; app()"
+
+
+def type_of(found: Any) -> Any:
+    """The function or class itself; of anything else its class."""
+    return found if hasattr(found, "__module__") and callable(found) else type(found)
 
 
 def art(*words: str, path: Path) -> subprocess.CompletedProcess[str]:

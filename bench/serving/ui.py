@@ -33,11 +33,11 @@ import art
 from art.server.ledger.schema import CREATE, INSERT, SampleRecord, to_row
 from art.tracking.model_files import append_history_row
 from art.tracking.trajectory_log import append_groups
-from art.ui.app import guarded_pages
-from art.ui.index import RolloutIndex
-from art.ui.run_files import find_runs
 from art.wire.rollout_record import RolloutRecord
 from art.wire.training import TokenFileHeader
+from art_extensions.ui.app import guarded_pages
+from art_extensions.ui.index import RolloutIndex
+from art_extensions.ui.run_files import find_runs
 from bench.rows import Row, write_rows
 
 if TYPE_CHECKING:

@@ -6,6 +6,8 @@
     command      a verb of `art`: a function with typer's annotations, or a `typer.Typer` for a group
     environment  the prefix of environments by name: a class `Adapter(name, **options)` that makes a
                  `NamedEnvironment` (`art.environments.adapters`)
+    pages        the pages of the runs under a server's /ui, by the name `runs`: a function that makes
+                 `art.server.app.MountedPages`
     sink         a tracker that `report_metrics` may name: a class that does what `Sink` says
                  (`art.tracking.sinks.sink`)
     runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 GROUP = "art.extensions"
 COMMAND = "command"
 ENVIRONMENT = "environment"
+PAGES = "pages"
 RUNTIME = "runtime"
 SINK = "sink"
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-for room in ("training", "faults", "server/workers", "ui"):
+for room in ("training", "faults", "server/workers", "extensions/ui"):
     sys.path.insert(0, str(Path(__file__).parent.parent / room))
 
 from bench.nodes.ray_nodes import RayNodes, ray_nodes  # noqa: E402

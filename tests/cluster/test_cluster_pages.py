@@ -15,7 +15,7 @@ from art.cluster.launcher import ClusterLauncher
 from art.cluster.settings import ClusterSettings
 from art.process.files import take_lock
 from art.process.worker import WorkerSpec, module_command
-from art.ui.app import RunPages
+from art_extensions.ui.app import RunPages
 from waiting import until
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "ui"))  # its made runs, for the pages that a server mounts
+sys.path.append(
+    str(Path(__file__).parents[1] / "extensions" / "ui")
+)  # its made runs, for the pages that a server mounts
 sys.path.append(str(Path(__file__).parents[1] / "rendering"))  # its real tokenizers
 
 from chat_folder import write_chat_folder

@@ -19,12 +19,12 @@ from tenants_world import OPERATOR, World, run_world
 
 from art.rendering.library import LibraryRenderer
 from art.server.process import with_origins
-from art.ui import run_reader
-from art.ui.access import HEADERS, Viewer
-from art.ui.app import THREADS
-from art.ui.run_files import RunFiles, StoredRows
 from art.wire.jobs import TrainJobRequest
 from art.wire.training import OptimizerSpec
+from art_extensions.ui import run_reader
+from art_extensions.ui.access import HEADERS, Viewer
+from art_extensions.ui.app import THREADS
+from art_extensions.ui.run_files import RunFiles, StoredRows
 from waiting import until
 
 RUN = "/ui/runs/-/games/player"
@@ -217,7 +217,9 @@ async def test_every_link_of_a_page_stays_under_the_mount(world: World) -> None:
 async def test_without_the_extra_the_server_goes_on_and_says_so_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "jinja2" or name == "art.ui.app"]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] == "jinja2" or name == "art_extensions.ui.app"
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with caplog.at_level(logging.WARNING, logger="art.server"):

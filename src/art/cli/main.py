@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from art.cli.chat import chat
 from art.cli.config_file import ConfigFile
 from art.cli.mcp import mcp
-from art.cli.model_verbs import evaluate, explain, export, report, show
+from art.cli.model_verbs import evaluate, explain, export, show
 from art.cli.models import models
 from art.cli.older_spellings import spelled_today
 from art.cli.resume import resume
@@ -425,48 +425,7 @@ app.add_typer(models)
 app.command()(show)
 
 
-@app.command()
-def ui(
-    folder: Annotated[
-        Path, typer.Argument(help="A data folder (.art), a run's folder, or a folder of runs.")
-    ] = Path(".art"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 0,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the pages in your browser.")] = False,
-    export: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the pages as files into this new folder instead."),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Print a link to the pages of the server at this address instead. Its key is read from "
-            "ART_API_KEY.",
-        ),
-    ] = None,
-) -> None:
-    """Show runs, steps, rollouts and tokens in a browser. No server has to run: the files are read.
-
-    Prints an address that opens one browser of this machine. Nothing in FOLDER changes, except the index
-    `ui-index.sqlite`, which you can delete.
-    """
-    if url is not None:
-        from art.cli.model_verbs import readable_errors
-        from art.cli.ui import show_server_pages
-
-        with readable_errors():
-            show_server_pages(url, open_browser=open_browser)
-        return
-    _require_extra("ui", "art ui")
-    from art.cli.ui import show_pages, write_pages
-
-    if export is not None:
-        raise typer.Exit(write_pages(folder, export))
-    raise typer.Exit(show_pages(folder, port=port, open_browser=open_browser))
-
-
 app.command()(explain)
-app.command()(report)
 app.command("eval")(evaluate)
 app.command()(export)
 app.add_typer(keys)

@@ -246,31 +246,3 @@ def explain(
         found = explain_run(run, data_dir)
     typer.echo(dumps(found.as_json(), indent=2) if json else found.text())
     raise typer.Exit(1 if found.findings else 0)
-
-
-def report(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The model, PROJECT/NAME, or the folder of a model or run.")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(help="The file to write. Default: art-report-PROJECT-NAME.zip in this folder."),
-    ] = None,
-    with_texts: Annotated[
-        bool,
-        typer.Option(
-            "--with-texts", help="Also pack what judges and exceptions of rollouts say, and all settings."
-        ),
-    ] = False,
-    data_dir: DataDir = DATA_DIR,
-) -> None:
-    """Pack a file for a bug report: versions, settings, metrics, findings, rollout outcomes, ends of logs.
-
-    Keys, passwords, mail addresses, your home folder and your name are replaced. Prompts and replies are
-    never packed. Prints what is inside and what was left out.
-    """
-    from art.cli.report import report_run
-
-    with readable_errors():
-        path, summary = report_run(run, data_dir, output, with_texts=with_texts)
-    typer.echo(f"{summary}\nWritten: {path}. Read it before you send it.")

@@ -4,7 +4,7 @@ POST of a dialect                straight to its handler (`_dialects`): it is on
 /r/{rollout}/v1/...              the same routes; the rollout is named by the address instead of a header
 GET  /                           open, a few lines for who opens the address in a browser
 GET  /health                     open, tells only that the server lives
-GET  /ui/...                     the pages of the runs (`art.ui`), for browsers that used a link
+GET  /ui/...                     the pages of the runs, an extension, for browsers that used a link
 everything else                  a Starlette router: lookups, and the routes that `control` brings
 """
 
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import orjson
 from starlette.exceptions import HTTPException
@@ -35,11 +35,10 @@ from art.errors import (
     ParityError,
     RequestError,
     ServerError,
-    extra_needed,
     require_extra,
 )
+from art.extensions import PAGES, load_extension
 from art.process.files import disk_error, disk_trouble
-from art.process.imports import import_lock
 from art.server.catalog import Catalog
 from art.server.counts import NO_ROUTE, ControlCounts, CountedRequest, Counts
 from art.server.dialects.anthropic import AnthropicMessages, AnthropicTokens
@@ -73,10 +72,6 @@ from art.server.tenants import Caller, KeyCheck, TenantConcurrency, TenantKeys
 from art.wire.models import UI_LINK_ROUTE, PagesLink
 from art.wire.rollouts import RAW_ROLLOUT_HEADER
 
-if TYPE_CHECKING:
-    from art.ui.access import GuardedPages, LinkAccess
-    from art.ui.run_files import StoredRows
-
 _log = logging.getLogger(__name__)
 
 _BY_ADDRESS = "/r/"
@@ -100,16 +95,40 @@ def is_of_pages(path: str) -> bool:
     return path == UI_PATH or path.startswith(f"{UI_PATH}/")
 
 
-class BrowserPages:
-    """The pages of the runs, loaded when first used. If they cannot be loaded, the server goes on."""
+class LoadedPages(Protocol):
+    """An application that answers browsers."""
 
-    def __init__(
-        self, data_dir: Path, proof_of: Callable[[Tenant], bytes | None], stored: StoredRows | None
-    ) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        ...
+
+    def close(self) -> None:
+        """Closes the files that were read."""
+        ...
+
+
+class MountedPages(Protocol):
+    """What an extension of the kind `pages` makes of a data folder, a path, proofs of keys, stored rows."""
+
+    def link(self, tenant: Tenant, prefix: str, host: str) -> tuple[str, float]:
+        """Returns a path that opens one browser, and for how many seconds it does. prefix: begins the names
+        of the tenant's projects. host: by which the server was asked.
+        """
+        ...
+
+    def load(self) -> LoadedPages:
+        """Returns the application. Slow. Raises: MissingExtraError."""
+        ...
+
+
+class BrowserPages:
+    """The pages of the runs, an extension that is loaded when first used. The server goes on without it."""
+
+    def __init__(self, data_dir: Path, proof_of: Callable[[Tenant], bytes | None], stored: Any) -> None:
         """stored: reads the jobs and samples of the folder; None: they are files in it."""
         self._data_dir, self._proof_of, self._stored = data_dir, proof_of, stored
-        self._access: LinkAccess | None = None
-        self._loaded: GuardedPages[LinkAccess] | None = None
+        self._mounted: MountedPages | None = None
+        self._loaded: LoadedPages | None = None
         self._problem: str | None = None
 
     def route(self) -> Route:
@@ -117,24 +136,24 @@ class BrowserPages:
         return Route(UI_LINK_ROUTE, self._link, methods=["POST"])
 
     async def _link(self, request: Request) -> Response:
-        """A link for the owner of the request's key. Raises ServerError (501) without the extra."""
+        """A link for the owner of the request's key. Raises ServerError (501) without the extension."""
         try:
             require_extra("ui", _PAGES)
+            mounted = self._mount()
         except ARTError as error:
             raise ServerError(str(error), status=501, code="pages_missing") from error
-        from art.ui.access import LINK_SECONDS, Viewer
-
         tenant = tenant_in(request.scope)
-        viewer = Viewer(tenant, "" if tenant is None else internal_name(tenant, ""))
-        link = self._known_access().link(viewer, request.headers.get("host", ""))
-        reply = PagesLink(path=link, expires_in=LINK_SECONDS)
-        return Response(reply.model_dump_json(), media_type="application/json")
+        prefix = "" if tenant is None else internal_name(tenant, "")
+        link, seconds = mounted.link(tenant, prefix, request.headers.get("host", ""))
+        return Response(
+            PagesLink(path=link, expires_in=seconds).model_dump_json(), media_type="application/json"
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a browser."""
         if self._loaded is None and self._problem is None:
             try:
-                self._loaded = await asyncio.to_thread(self._load)
+                self._loaded = await asyncio.to_thread(self._mount().load)
             except Exception as error:  # noqa: BLE001  whatever it is, rollouts and training go on
                 self._problem = str(error) or type(error).__name__
                 _log.warning("%s cannot be shown: %s", _PAGES, self._problem)
@@ -148,19 +167,12 @@ class BrowserPages:
         if self._loaded is not None:
             self._loaded.close()
 
-    def _known_access(self) -> LinkAccess:
-        from art.ui.access import LinkAccess
-
-        self._access = self._access or LinkAccess(path=UI_PATH, proof_of=self._proof_of)
-        return self._access
-
-    def _load(self) -> GuardedPages[LinkAccess]:
-        with extra_needed("ui", _PAGES):
-            with import_lock:
-                from art.ui.app import mounted_pages
-            from art.ui.run_files import FILES
-
-            return mounted_pages(self._data_dir, self._known_access(), self._stored or FILES)
+    def _mount(self) -> MountedPages:
+        """Returns the pages with their links. Raises: ConfigurationError where no extension has them."""
+        if self._mounted is None:
+            mount = load_extension(PAGES, "runs")
+            self._mounted = mount(self._data_dir, UI_PATH, self._proof_of, self._stored)
+        return self._mounted
 
 
 class _KeyRevokedError(Exception):
@@ -186,7 +198,7 @@ class App:
         control_health: Callable[[], dict[str, Any]] = dict,
         control_counts: Callable[[], Awaitable[ControlCounts]] = nothing_controlled,
         masked_by: str = "builtin",
-        stored: StoredRows | None = None,
+        stored: Any = None,
     ) -> None:
         """stored: reads the jobs and samples for the pages; None: they are files in the data folder."""
         self._key = KeyCheck(key, tenants)

@@ -11,7 +11,7 @@ from figures import nodes
 SOURCE = Path(__file__).parents[3] / "src"
 ROOMS = (
     "art_extensions",
-    *(f"art/{room}" for room in ("client", "rewards", "runs", "server", "tracking", "training", "ui")),
+    *(f"art/{room}" for room in ("client", "rewards", "runs", "server", "tracking", "training")),
 )
 MAKING = {"mkdir", "makedirs", "write_text", "write_bytes"}
 FOR_OTHERS = {

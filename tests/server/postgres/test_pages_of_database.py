@@ -18,11 +18,11 @@ from starlette.testclient import TestClient
 
 from art.process.files import take_lock
 from art.server.postgres.shared import StoredInPostgres
-from art.ui.access import EVERYBODY, Viewer
-from art.ui.app import RunPages
-from art.ui.run_files import FILES, StoredRows
 from art.wire.jobs import BalanceSheet, TrainJobRequest, TrainResultInfo
 from art.wire.training import OptimizerSpec
+from art_extensions.ui.access import EVERYBODY, Viewer
+from art_extensions.ui.app import RunPages
+from art_extensions.ui.run_files import FILES, StoredRows
 
 OPEN = "INSERT INTO rollouts (tenant, rollout_id, scope, opened_at, expires_at) VALUES (?, ?, ?, ?, ?)"
 

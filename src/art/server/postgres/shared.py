@@ -33,7 +33,7 @@ _PAGE_SECONDS = 20.0
 
 class StoredInPostgres:
     """Reads jobs and samples for the pages of the runs, which are made in threads
-    (`art.ui.run_files.StoredRows`).
+    (`art_extensions.ui.run_files.StoredRows`).
     """
 
     def __init__(self, database: PostgresDatabase, data_dir: Path) -> None:
