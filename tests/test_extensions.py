@@ -15,7 +15,11 @@ from art import extensions
 from art.errors import ConfigurationError
 from art.extensions import (
     COMMAND,
+    ENVIRONMENT,
     GROUP,
+    PAGES,
+    RUNTIME,
+    SINK,
     extension_points,
     load_extension,
 )
