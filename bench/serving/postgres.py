@@ -18,8 +18,8 @@ from pathlib import Path
 from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.schema import SampleRecord
-from art.server.postgres.database import PostgresDatabase, parse_address
-from art.server.postgres.samples import PostgresLedger
+from art_extensions.postgres.database import PostgresDatabase, parse_address
+from art_extensions.postgres.samples import PostgresLedger
 from bench.rows import Row, write_rows
 
 GOAL_ROWS, WRITERS, PROMPT, COMPLETION = 3000, 256, 500, 250

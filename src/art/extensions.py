@@ -10,6 +10,8 @@
                  `art.server.app.MountedPages`
     sink         a tracker that `report_metrics` may name: a class that does what `Sink` says
                  (`art.tracking.sinks.sink`)
+    store        what several servers share, by the scheme of its address: a `StoreExtension`
+                 (`art.server.shared_store`)
     runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
 
 ART's own extensions, `art_extensions`, come through the same door. The core imports none of them.
@@ -33,6 +35,7 @@ ENVIRONMENT = "environment"
 PAGES = "pages"
 RUNTIME = "runtime"
 SINK = "sink"
+STORE = "store"
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 """Beside the package where it is a source tree, whether or not it is installed."""
 

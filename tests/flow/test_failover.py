@@ -20,7 +20,7 @@ from private_postgres import PASSWORD, programs, running_postgres
 import art
 from art.client.backends.remote_backend import RemoteBackend
 from art.server.data_folder import DataLayout
-from art.server.postgres.database import PostgresDatabase
+from art_extensions.postgres.database import PostgresDatabase
 from waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow

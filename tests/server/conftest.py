@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-sys.path.append(
-    str(Path(__file__).parents[1] / "extensions" / "ui")
-)  # its made runs, for the pages that a server mounts
+sys.path.append(str(Path(__file__).parents[1] / "extensions" / "ui"))  # its made runs
 sys.path.append(str(Path(__file__).parents[1] / "rendering"))  # its real tokenizers
 
 from chat_folder import write_chat_folder
-from homes import Home
+from database_fixtures import home, postgres  # noqa: F401  fixtures
 from live import Live, run_gateway
-from private_postgres import PrivatePostgres, programs, running_postgres
 from scripted_engine import Script, ScriptedEngine
 
 from art.rendering.library import LibraryRenderer
@@ -40,24 +37,3 @@ async def live(tmp_path: Path, engine: ScriptedEngine, renderer: LibraryRenderer
     """A running gateway."""
     async with run_gateway(tmp_path / "ledger.sqlite", engine, renderer) as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PrivatePostgres]:
-    """A real Postgres for all tests that lose nothing when it is killed: it does not wait for the disk."""
-    if programs() is None:
-        pytest.skip("no Postgres on this machine: sh tests/install_programs.sh")
-    with running_postgres() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-async def home(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Home]:
-    """An empty ledger and table of jobs, of each kind."""
-    if request.param == "sqlite":
-        yield Home(tmp_path)
-        return
-    server = request.getfixturevalue("postgres")
-    made = Home(tmp_path, server.create_database(), server)
-    yield made
-    await made.close()

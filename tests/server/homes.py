@@ -12,9 +12,9 @@ from private_postgres import PrivatePostgres
 from art.server.jobs.job_store import JobStore, JobTable
 from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger
-from art.server.postgres.database import PostgresDatabase, parse_address
-from art.server.postgres.jobs import PostgresJobStore
-from art.server.postgres.samples import PostgresLedger
+from art_extensions.postgres.database import PostgresDatabase, parse_address
+from art_extensions.postgres.jobs import PostgresJobStore
+from art_extensions.postgres.samples import PostgresLedger
 
 
 class Home:

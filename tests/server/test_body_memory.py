@@ -16,9 +16,9 @@ from tenants_world import OPERATOR, World, run_world
 from art.errors import OverloadedError, RequestError
 from art.rendering.library import LibraryRenderer
 from art.server.http import ARRIVAL_GRACE, SLOWEST_ARRIVAL, BodyMemory
-from art.server.postgres.front import _Body
 from art.server.settings import LimitSettings
 from art.wire.models import RegisterRequest
+from art_extensions.postgres.front import _Body
 from waiting import DEADLINE_S, until
 
 LIMITS = LimitSettings(tenant_body_bytes=200_000, body_bytes=400_000, head_seconds=60)

@@ -20,18 +20,22 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from art.cluster.launcher import ClusterLauncher
-from art.engine.protocol import Deadlines
 from art.engine.registry import masked_by
 from art.errors import ConfigurationError, require_extra
 from art.process.resources import listen, raise_file_limit
-from art.process.running_server import RunningServer, announce_server, digest_of_options, withdraw_server
+from art.process.running_server import (
+    RunningServer,
+    announce_server,
+    digest_of_options,
+    url_on_this_machine,
+    withdraw_server,
+)
 from art.process.worker import Launch, Worker
 from art.server.app import App, is_of_pages
 from art.server.catalog import Catalog
@@ -41,15 +45,11 @@ from art.server.http import Receive, Scope, Send
 from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger
 from art.server.ledger.stitching import Stitcher
-from art.server.postgres.followed import ServedFollower
-from art.server.postgres.front import GatewayFront
-from art.server.postgres.gateways import LostControlError
-from art.server.postgres.samples import PostgresLedger
-from art.server.postgres.shared import SharedDatabase, address_for_others, open_gateway_database, open_shared
 from art.server.promotion.promote import always_commits
 from art.server.routes.control_routes import control_routes
-from art.server.settings import ServerSettings, resolve_database, resolve_key, resolve_teacher
-from art.server.tenants import TENANTS_FILE, KeyCheck, TenantKeys
+from art.server.settings import ServerSettings, resolve_key, resolve_teacher
+from art.server.shared_store import LostControlError, ServedRooms, SharedStore, open_gateway, open_store
+from art.server.tenants import TENANTS_FILE, TenantKeys
 from art.server.workers.gang import TrainerRanks
 from art.server.workers.supervisor import WorkerOptions
 
@@ -111,21 +111,6 @@ Until = Callable[[Callable[[], None]], asyncio.Future[None]]
 """Makes a future whose end ends the server; what it is given starts the clock, from any thread."""
 
 
-@dataclass(kw_only=True)
-class _Served:
-    """The application that answers, and what is done meanwhile until the server ends."""
-
-    app: App
-    answer: Any
-    """The ASGI application in front."""
-    background: Callable[[RunningServer], list[Coroutine[Any, Any, None]]]
-    """Begun when it is known where the server listens."""
-    is_announced: bool = True
-    """Whether programs of this machine find it by the data folder."""
-    lost: asyncio.Event | None = None
-    """Set when it may serve no longer."""
-
-
 async def serve(
     settings: ServerSettings,
     *,
@@ -143,19 +128,19 @@ async def serve(
     ended = None if until is None else asyncio.ensure_future(until(last.arm))
     key = resolve_key(settings)
     if settings.role == "gateway":
-        async with _gateway(settings, key) as served:
+        async with open_gateway(settings, key) as served:
             await _listen_and_answer(settings, key, served, on_ready=on_ready, ended=ended, last=last)
         return
-    shared = await open_shared(resolve_database(settings), ended)
+    shared = await open_store(settings, ended)
     if ended is not None and ended.done():  # while it waited for its turn
         if shared is not None:
             await shared.close()
         return
     async with _controller(settings, key, shared) as served:
         await _listen_and_answer(settings, key, served, on_ready=on_ready, ended=ended, last=last)
-    if shared is not None and shared.lock.lost.is_set():
+    if shared is not None and shared.lost.is_set():
         raise LostControlError(
-            f"this server lost the controller's lock in {shared.database.address.shown} and has ended. "
+            f"this server lost the controller's lock in {shared.shown} and has ended. "
             "What it had not committed, the next one does. Start it again to have it wait in turn"
         )
 
@@ -163,7 +148,7 @@ async def serve(
 async def _listen_and_answer(
     settings: ServerSettings,
     key: str,
-    served: _Served,
+    served: ServedRooms,
     *,
     on_ready: Callable[[RunningServer], None],
     ended: asyncio.Future[None] | None,
@@ -204,8 +189,8 @@ async def _listen_and_answer(
 
 @contextlib.asynccontextmanager
 async def _controller(
-    settings: ServerSettings, key: str, shared: SharedDatabase | None
-) -> AsyncIterator[_Served]:
+    settings: ServerSettings, key: str, shared: SharedStore | None
+) -> AsyncIterator[ServedRooms]:
     """A server with models and jobs: the only one, or the one that holds the database's lock."""
     async with _rooms(settings, shared) as (catalog, ledger, stitcher, control):
         app = App(
@@ -237,46 +222,13 @@ async def _controller(
             return [told]
 
         answer = with_origins(app, settings.allow_origins)
-        lost = None if shared is None else shared.lock.lost
-        yield _Served(app=app, answer=answer, background=list_background, lost=lost)
-
-
-@contextlib.asynccontextmanager
-async def _gateway(settings: ServerSettings, key: str) -> AsyncIterator[_Served]:
-    """A server that samples from the controller's engines, and passes on what it cannot answer."""
-    async with open_gateway_database(resolve_database(settings)) as database, AsyncExitStack() as rooms:
-        ledger = await PostgresLedger.open(database, settings.data_dir)
-        rooms.push_async_callback(ledger.close)
-        catalog = Catalog()
-        follower = ServedFollower(database, catalog, key=key, deadlines=Deadlines())
-        rooms.push_async_callback(follower.close)
-        await follower.refresh()
-        tenants = TenantKeys(settings.server_dir / TENANTS_FILE)
-        app = App(
-            key=key,
-            catalog=catalog,
-            ledger=ledger,
-            stitcher=Stitcher(ledger, max_tokens=settings.limits.remembered_tokens, ledger_is_empty=False),
-            limits=settings.limits,
-            tenants=tenants,
-            control_health=follower.described,
-            masked_by=masked_by(settings.engine.name, settings.engine.options),
-        )
-        front = GatewayFront(
-            with_origins(app, settings.allow_origins),
-            keys=KeyCheck(key, tenants),
-            follower=follower,
-            database=database,
-            largest_body=settings.limits.max_body_bytes,
-            bodies=app.bodies,
-        )
-        rooms.push_async_callback(front.close)
-        yield _Served(app=app, answer=front, background=lambda running: [follower.run()], is_announced=False)
+        lost = None if shared is None else shared.lost
+        yield ServedRooms(app=app, answer=answer, background=list_background, lost=lost)
 
 
 @contextlib.asynccontextmanager
 async def _rooms(
-    settings: ServerSettings, shared: SharedDatabase | None
+    settings: ServerSettings, shared: SharedStore | None
 ) -> AsyncIterator[tuple[Catalog, SampleLedger, Stitcher, Control]]:
     async with AsyncExitStack() as rooms:
         if shared is not None:
@@ -320,7 +272,7 @@ async def _rooms(
             settings=settings.control,
             teachers=resolve_teacher(settings),
             job_table=None if shared is None else await shared.open_jobs(),
-            may_commit=always_commits if shared is None else shared.lock.require,
+            may_commit=always_commits if shared is None else shared.require_control,
         )
         rooms.push_async_callback(control.close)
         await control.start()
@@ -360,7 +312,7 @@ def _ledger(settings: ServerSettings) -> Ledger:
     return Ledger(path, removes=settings.control.keep_samples_steps is not None)
 
 
-async def _shared_ledger(settings: ServerSettings, shared: SharedDatabase) -> SampleLedger:
+async def _shared_ledger(settings: ServerSettings, shared: SharedStore) -> SampleLedger:
     """The database's ledger. A new one is not begun beside what was trained.
 
     Raises: ConfigurationError, DatabaseError.
@@ -416,6 +368,12 @@ async def _end_when_lost(server: uvicorn.Server, lost: asyncio.Event, last: Last
     await lost.wait()
     last.arm()
     server.should_exit = True
+
+
+def address_for_others(host: str, port: int) -> str:
+    """Returns the URL by which other servers reach this one, which listens on `host`."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    return url_on_this_machine(name, port)
 
 
 def _listen(settings: ServerSettings) -> socket.socket:

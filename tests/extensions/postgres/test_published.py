@@ -16,11 +16,12 @@ from art.errors import ConfigurationError, MissingExtraError
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import RegisteredModels
 from art.server.data_folder import DataLayout
-from art.server.postgres.followed import ServedFollower
-from art.server.postgres.gateways import ControllerLock, LostControlError
-from art.server.postgres.published import Publisher, open_key, prepare_published, seal_key, sealing_secret
-from art.server.postgres.shared import open_gateway_database, open_shared
 from art.server.settings import parse_settings
+from art.server.shared_store import LostControlError, open_gateway
+from art_extensions.postgres.followed import ServedFollower
+from art_extensions.postgres.gateways import ControllerLock
+from art_extensions.postgres.published import Publisher, open_key, prepare_published, seal_key, sealing_secret
+from art_extensions.postgres.shared import open_gateway_database, open_shared
 
 ENGINE, URL = "key-of-an-engine", "http://127.0.0.1:1"
 
@@ -59,8 +60,7 @@ async def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPa
         async with open_gateway_database("postgresql://art@127.0.0.1:1/art"):
             pass
     with pytest.raises(ConfigurationError, match="role 'gateway' needs the database"):
-        async with open_gateway_database(None):
-            pass
+        open_gateway(parse_settings('{"role": "gateway"}'), "k" * 8)
 
 
 @pytest.mark.slow

@@ -21,11 +21,11 @@ import orjson
 
 from art.errors import ARTError, AuthenticationError, ServerError, WorkerDiedError
 from art.server.http import BodyMemory, BodyUse, Receive, Scope, Send, receive_in_time, send_error
-from art.server.postgres.database import PostgresDatabase
-from art.server.postgres.followed import ServedFollower
 from art.server.tenancy import Tenant
 from art.server.tenants import KeyCheck
 from art.wire.rollouts import RAW_ROLLOUT_HEADER
+from art_extensions.postgres.database import PostgresDatabase
+from art_extensions.postgres.followed import ServedFollower
 
 _log = logging.getLogger(__name__)
 

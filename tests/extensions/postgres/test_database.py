@@ -14,14 +14,14 @@ from private_postgres import PASSWORD, PrivatePostgres
 
 from art.errors import ARTError, ConfigurationError
 from art.server.ledger.face import LedgerError
-from art.server.postgres.database import (
+from art_extensions.postgres.database import (
     CommitLane,
     Connection,
     DatabaseError,
     PostgresDatabase,
     parse_address,
 )
-from art.server.postgres.samples import DAY_SECONDS, PostgresLedger, partition_of
+from art_extensions.postgres.samples import DAY_SECONDS, PostgresLedger, partition_of
 from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow

@@ -27,8 +27,6 @@ from art.server.jobs.job_store import (
     read_request,
     samples_of_request,
 )
-from art.server.postgres.database import Connection, DatabaseError, PostgresDatabase
-from art.server.postgres.gateways import require_epoch
 from art.server.tenancy import SEPARATOR, Tenant
 from art.wire.jobs import (
     MOST_LISTED_JOBS,
@@ -40,6 +38,8 @@ from art.wire.jobs import (
     TrainResultInfo,
 )
 from art.wire.records import write_pieces
+from art_extensions.postgres.database import Connection, DatabaseError, PostgresDatabase
+from art_extensions.postgres.gateways import require_epoch
 
 T = TypeVar("T")
 

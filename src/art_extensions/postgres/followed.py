@@ -20,8 +20,9 @@ from art.errors import ARTError, NotFoundError, WorkerDiedError
 from art.process.imports import import_lock
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog, Serving
-from art.server.postgres.database import Connection, PostgresDatabase, connect, known_errors
-from art.server.postgres.published import (
+from art.server.tenancy import Tenant, tenant_of
+from art_extensions.postgres.database import Connection, PostgresDatabase, connect, known_errors
+from art_extensions.postgres.published import (
     CHANNEL,
     EngineAddress,
     PublishedBase,
@@ -29,7 +30,6 @@ from art.server.postgres.published import (
     open_key,
     sealing_secret,
 )
-from art.server.tenancy import Tenant, tenant_of
 
 _log = logging.getLogger(__name__)
 

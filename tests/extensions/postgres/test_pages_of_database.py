@@ -17,9 +17,9 @@ from served_pages import words_of
 from starlette.testclient import TestClient
 
 from art.process.files import take_lock
-from art.server.postgres.shared import StoredInPostgres
 from art.wire.jobs import BalanceSheet, TrainJobRequest, TrainResultInfo
 from art.wire.training import OptimizerSpec
+from art_extensions.postgres.shared import StoredInPostgres
 from art_extensions.ui.access import EVERYBODY, Viewer
 from art_extensions.ui.app import RunPages
 from art_extensions.ui.run_files import FILES, StoredRows

@@ -5,26 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from art.errors import ConfigurationError, require_extra
-from art.process.running_server import url_on_this_machine
-from art.server.postgres.database import DatabaseError, PostgresDatabase, numbered, parse_address
-from art.server.postgres.gateways import CONTROLLER_VERSION, CREATE_CONTROLLER, ControllerLock
-from art.server.postgres.jobs import PostgresJobStore
-from art.server.postgres.published import Publisher, prepare_published
-from art.server.postgres.samples import PostgresLedger
+from art.errors import require_extra
+from art_extensions.postgres.database import DatabaseError, PostgresDatabase, numbered, parse_address
+from art_extensions.postgres.gateways import CONTROLLER_VERSION, CREATE_CONTROLLER, ControllerLock
+from art_extensions.postgres.jobs import PostgresJobStore
+from art_extensions.postgres.published import Publisher, prepare_published
+from art_extensions.postgres.samples import PostgresLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from art.server.catalog import Catalog
     from art.server.checkpoints.registered_models import RegisteredModels
-    from art.server.postgres.published import RunningEngines
+    from art.server.shared_store import RunningEngines
 
 _log = logging.getLogger(__name__)
 _PAGE_SECONDS = 20.0
@@ -69,6 +67,20 @@ class SharedDatabase:
     database: PostgresDatabase
     lock: ControllerLock
 
+    @property
+    def shown(self) -> str:
+        """See `SharedStore.shown`."""
+        return self.database.address.shown
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """See `SharedStore.lost`."""
+        return self.lock.lost
+
+    async def require_control(self) -> None:
+        """See `SharedStore.require_control`."""
+        await self.lock.require()
+
     async def publish(
         self,
         url: str,
@@ -105,7 +117,7 @@ class SharedDatabase:
 
     def described(self) -> dict[str, Any]:
         """Returns what `/health` shows the operator."""
-        return {"database": {"address": self.database.address.shown, "epoch": self.lock.epoch}}
+        return {"database": {"address": self.shown, "epoch": self.lock.epoch}}
 
     async def close(self) -> None:
         """Lets the next server have the lock."""
@@ -113,22 +125,12 @@ class SharedDatabase:
         await self.database.close()
 
 
-def address_for_others(host: str, port: int) -> str:
-    """Returns the URL by which other servers reach this one, which listens on `host`."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
-    return url_on_this_machine(name, port)
-
-
 @contextlib.asynccontextmanager
-async def open_gateway_database(url: str | None) -> AsyncIterator[PostgresDatabase]:
+async def open_gateway_database(url: str) -> AsyncIterator[PostgresDatabase]:
     """The database of a gateway, whose tables a controller makes or has made.
 
     Raises: ConfigurationError, DatabaseError, MissingExtraError.
     """
-    if url is None:
-        raise ConfigurationError(
-            "role 'gateway' needs the database of its controller: set ART_DATABASE_URL, or `--database`"
-        )
     require_extra("postgres", "a gateway")
     database = await PostgresDatabase.open(parse_address(url))
     try:
@@ -139,14 +141,11 @@ async def open_gateway_database(url: str | None) -> AsyncIterator[PostgresDataba
         await database.close()
 
 
-async def open_shared(url: str | None, ended: asyncio.Future[None] | None) -> SharedDatabase | None:
-    """Returns the database once this server is the controller; None where none is named.
+async def open_shared(url: str, ended: asyncio.Future[None] | None) -> SharedDatabase | None:
+    """Returns the database once this server is the controller; None where it was asked to end meanwhile.
 
-    ended: done when the server was asked to end; then the lock may not be held.
     Raises: DatabaseError, ConfigurationError, MissingExtraError.
     """
-    if url is None:
-        return None
     require_extra("postgres", "a database of Postgres")
     database = await PostgresDatabase.open(parse_address(url))
 

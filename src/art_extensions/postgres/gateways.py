@@ -26,8 +26,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from art.errors import ARTError
-from art.server.postgres.database import (
+from art.server.shared_store import LostControlError
+from art_extensions.postgres.database import (
     Connection,
     DatabaseAddress,
     DatabaseError,
@@ -57,10 +57,6 @@ _WATCH_SECONDS = 2.0
 _ANSWER_SECONDS = 4.0
 _KEEPALIVE = {"tcp_keepalives_idle": "4", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "4"}
 """Seconds, and how often: the database forgets a machine that is gone within 12 s."""
-
-
-class LostControlError(ARTError):
-    """Another server is the controller now: what this one wanted to commit is not committed."""
 
 
 class ControllerLock:

@@ -17,7 +17,7 @@ import hmac
 import logging
 import secrets
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -26,9 +26,10 @@ from art.engine.base_models import resolve_base
 from art.errors import ARTError, ConfigurationError
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import RegisteredModels
-from art.server.postgres.database import Connection, PostgresDatabase
-from art.server.postgres.gateways import ControllerLock, LostControlError, require_epoch
+from art.server.shared_store import LostControlError, RunningEngines
 from art.wire.records import Strict
+from art_extensions.postgres.database import Connection, PostgresDatabase
+from art_extensions.postgres.gateways import ControllerLock, require_epoch
 
 _log = logging.getLogger(__name__)
 
@@ -75,10 +76,6 @@ class PublishedModel(Strict):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     special_tokens_in_text: Literal["text", "parse"]
     tool_format: Literal["auto", "template"] = "auto"
-
-
-RunningEngines = Mapping[str, tuple[int, Sequence[tuple[int, str, str]]]]
-"""Base model -> how many replicas it has, and of those that answer their number, URL and key."""
 
 
 async def prepare_published(database: PostgresDatabase) -> None:

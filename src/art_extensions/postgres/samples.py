@@ -18,8 +18,8 @@ from typing import Any
 from art.errors import ARTError
 from art.server.ledger.face import FoundSamples, LedgerError, LedgerSize, OldSample, SampleLedger
 from art.server.ledger.schema import COLUMNS, REMOVE_IMAGES, LedgerRow, SampleRecord, Statement, to_row
-from art.server.postgres.database import CommitLane, Connection, DatabaseError, PostgresDatabase, numbered
 from art.server.tenancy import Tenant
+from art_extensions.postgres.database import CommitLane, Connection, DatabaseError, PostgresDatabase, numbered
 
 _log = logging.getLogger(__name__)
 

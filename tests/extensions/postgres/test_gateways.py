@@ -11,10 +11,11 @@ from homes import Home
 from private_postgres import PrivatePostgres
 
 from art.errors import RequestError
-from art.server.postgres.gateways import ControllerLock, LostControlError
-from art.server.postgres.jobs import PostgresJobStore
-from art.server.postgres.shared import open_shared
+from art.server.shared_store import LostControlError
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
+from art_extensions.postgres.gateways import ControllerLock
+from art_extensions.postgres.jobs import PostgresJobStore
+from art_extensions.postgres.shared import open_shared
 from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
