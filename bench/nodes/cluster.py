@@ -25,8 +25,8 @@ import psutil
 from openai.types.chat import ChatCompletionUserMessageParam
 
 import art
-from art.cluster.launcher import ClusterLauncher
-from art.cluster.settings import ClusterSettings
+from art.server.cluster_settings import ClusterSettings
+from art_extensions.cluster.launcher import ClusterLauncher
 from bench.nodes.ray_nodes import HEAD, RayNodes, ray_nodes
 from bench.nodes.scaling import COUNTS, ROLLOUTS, Gateway, ask, measure, running_gateway
 from bench.rows import Row, write_rows

@@ -107,7 +107,7 @@ def strike(kind: str, victims: Victims, nodes: RayNodes | None) -> bool:
         module = {
             "engine": "art.engine.builtin.worker",
             "trainer": "art.training.worker",
-            "placer": "art.cluster.placer",
+            "placer": "art_extensions.cluster.placer",
             "server": "art.server",
         }[kind]
         pid = victims.pid(module)

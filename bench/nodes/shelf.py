@@ -1,6 +1,6 @@
 """An adapter of 100 MB from the server to four nodes: seconds, and how often it leaves the server.
 
-ours    `art.cluster`: each node has one verified copy on its disk (sha256, fsync), from the server or a peer
+ours    the shelf: each node has one verified copy on its disk (sha256, fsync), from the server or a peer
 naive   each node downloads the files from the same server with `httpx` and writes them; nothing is checked
 
 Four processes on loopback addresses of their own stand for the nodes. They share this machine's cores and
@@ -21,11 +21,11 @@ from pathlib import Path
 
 import httpx
 
-from art.cluster.shelf import Shelf
-from art.cluster.shelf_app import NodeShelf, ShelfAddress, ShelfServer
-from art.cluster.shelf_disk import FanOut, ShelfDisk
-from art.cluster.sources import Source
 from art.wire.models import ManifestEntry
+from art_extensions.cluster.shelf import Shelf
+from art_extensions.cluster.shelf_app import NodeShelf, ShelfAddress, ShelfServer
+from art_extensions.cluster.shelf_disk import FanOut, ShelfDisk
+from art_extensions.cluster.sources import Source
 from bench.rows import Row, write_rows
 
 NODES = 4

@@ -10,6 +10,8 @@
                  `art.server.app.MountedPages`
     sink         a tracker that `report_metrics` may name: a class that does what `Sink` says
                  (`art.tracking.sinks.sink`)
+    placer       what starts workers on the machines of a cluster, by the name `ray`: a class whose `start`
+                 makes a `WorkerPlacer` (`art.server.cluster_settings`)
     store        what several servers share, by the scheme of its address: a `StoreExtension`
                  (`art.server.shared_store`)
     runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
@@ -33,6 +35,7 @@ GROUP = "art.extensions"
 COMMAND = "command"
 ENVIRONMENT = "environment"
 PAGES = "pages"
+PLACER = "placer"
 RUNTIME = "runtime"
 SINK = "sink"
 STORE = "store"

@@ -7,8 +7,8 @@ import sys
 
 import orjson
 
-from art.cluster.messages import HostNews
 from art.wire.json_lines import one_line
+from art_extensions.cluster.messages import HostNews
 
 POINTS = map(chr, range(sys.maxunicode + 1))
 EVERY_BREAK = "".join(mark for mark in POINTS if len(f"a{mark}b".splitlines()) > 1)

@@ -19,7 +19,7 @@ from art.cli.models import models
 from art.cli.older_spellings import spelled_today
 from art.cli.resume import resume
 from art.cli.run_options import settings_verb
-from art.cli.server_groups import cluster_group, keys, runtime
+from art.cli.server_groups import keys, runtime
 from art.cli.training_verbs import autorl, train
 from art.errors import ConfigurationError, MissingExtraError, require_extra
 from art.extensions import COMMAND, extension_points, load_extension
@@ -430,7 +430,6 @@ app.command("eval")(evaluate)
 app.command()(export)
 app.add_typer(keys)
 app.add_typer(runtime)
-app.add_typer(cluster_group)
 
 
 @app.command()

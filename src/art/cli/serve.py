@@ -41,7 +41,7 @@ def serve_forever(
     """
     from pydantic import ValidationError
 
-    from art.cluster.settings import ClusterSettings
+    from art.server.cluster_settings import ClusterSettings
     from art.server.process import run
     from art.server.settings import ControlSettings, ServerSettings, TrainerSettings, key_source
     from art.wire.records import flaws_without_values

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
-from art.cluster.launcher import ClusterLauncher
 from art.engine.base_models import BaseModel, resolve_base
 from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError, did_you_mean
 from art.process.in_use import InUse
@@ -26,6 +25,7 @@ from art.server.checkpoints.registered_models import (
     adapter_folder,
     base_of_adapter,
 )
+from art.server.cluster_settings import WorkerPlacer
 from art.server.counts import ControlCounts
 from art.server.data_folder import DataLayout
 from art.server.jobs.job_store import JobStore, JobTable
@@ -144,7 +144,7 @@ class Control:
         options: WorkerOptions,
         settings: ControlSettings | None = None,
         teachers: TeacherSettings | None = None,
-        cluster: ClusterLauncher | None = None,
+        cluster: WorkerPlacer | None = None,
         job_table: JobTable | None = None,
         may_commit: MayCommit = always_commits,
     ) -> None:

@@ -25,7 +25,6 @@ from typing import Any
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
-from art.cluster.launcher import ClusterLauncher
 from art.engine.registry import masked_by
 from art.errors import ConfigurationError, require_extra
 from art.process.resources import listen, raise_file_limit
@@ -39,6 +38,7 @@ from art.process.running_server import (
 from art.process.worker import Launch, Worker
 from art.server.app import App, is_of_pages
 from art.server.catalog import Catalog
+from art.server.cluster_settings import WorkerPlacer, start_placer
 from art.server.control import Control
 from art.server.data_folder import PATIENCE_SECONDS, DataFolderLock, DataLayout
 from art.server.http import Receive, Scope, Send
@@ -279,7 +279,7 @@ async def _rooms(
         yield catalog, ledger, stitcher, control
 
 
-async def _cluster(settings: ServerSettings) -> ClusterLauncher | None:
+async def _cluster(settings: ServerSettings) -> WorkerPlacer | None:
     """The cluster of the settings, connected. Raises ConfigurationError, WorkerDiedError, DeadlineError."""
     if settings.cluster is None:
         return None
@@ -291,7 +291,7 @@ async def _cluster(settings: ServerSettings) -> ClusterLauncher | None:
             "say how many with cluster.engine.gpus"
         )
     logs = DataLayout(settings.data_dir).log_file("placer").parent
-    return await ClusterLauncher.start(settings.cluster, settings.server_dir, logs)
+    return await start_placer(settings.cluster, settings.server_dir, logs)
 
 
 def _ledger(settings: ServerSettings) -> Ledger:

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from art.cluster.settings import ClusterSettings
 from art.errors import ConfigurationError
 from art.process.files import disk_error, write_first
+from art.server.cluster_settings import ClusterSettings
 from art.wire.engine import Transfer
 from art.wire.models import SHORTEST_KEY
 from art.wire.records import Strict, flaws_without_values
