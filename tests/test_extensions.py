@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -26,6 +27,8 @@ from art.extensions import (
 
 SOURCE = Path(__file__).parents[1] / "src"
 OURS = SOURCE / "art_extensions"
+EXAMPLE = SOURCE.parent / "examples" / "extension"
+PROGRAM = Path(__file__).parent / "extensions" / "programs" / "use_example.py"
 ART = "from art.cli import app; app()"
 
 
@@ -100,3 +103,27 @@ def test_the_loop_runs_without_any_extension(tmp_path: Path) -> None:
     done = art("quickstart", *small, "--output", str(tmp_path / "run"), path=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "run").is_dir()
+
+
+@pytest.mark.slow
+def test_the_example_is_installed_and_used(tmp_path: Path) -> None:
+    """Its environment, its tracker and its command, in a Python that has it and nothing else that is new."""
+    package, site = tmp_path / "package", tmp_path / "site"
+    shutil.copytree(EXAMPLE, package)
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site)]
+    subprocess.run([*install, str(package)], check=True, timeout=400)
+    assert art("spell", "colors", path=site).stdout.split()[:2] == ["der", "eulb"]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["sizes"] == [7, 3] and told["show"].startswith("cat -> ") and 0 <= told["reward"] <= 1
+    assert "known lists are animals, colors" in told["refused"]
+    rows = (tmp_path / "run" / "p" / "models" / "m" / "numbers.csv").read_text().splitlines()
+    assert "3,val/right,0.5" in rows
