@@ -16,11 +16,14 @@ from art import extensions
 from art.errors import ConfigurationError
 from art.extensions import (
     COMMAND,
+    DIALECT,
     ENVIRONMENT,
     GROUP,
     PAGES,
+    PLACER,
     RUNTIME,
     SINK,
+    STORE,
     extension_points,
     load_extension,
 )
@@ -45,7 +48,7 @@ def art(*words: str, path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_ours_come_through_the_door() -> None:
-    kinds = (COMMAND, ENVIRONMENT, PAGES, RUNTIME)
+    kinds = (COMMAND, DIALECT, ENVIRONMENT, PAGES, PLACER, RUNTIME, STORE)
     found = {(kind, name): load_extension(kind, name) for kind in kinds for name in extension_points(kind)}
     assert found[COMMAND, "launch"].__name__ == "launch" and found[RUNTIME, "skypilot"].install
     folders = {point.value.split(".")[1] for kind in kinds for point in extension_points(kind).values()}

@@ -4,6 +4,8 @@
     "command.launch" = "my_package.launch:launch"    KIND.NAME = where it is
 
     command      a verb of `art`: a function with typer's annotations, or a `typer.Typer` for a group
+    dialect      routes of the endpoint that ask for completions: an `AgentApi`
+                 (`art.server.routes.agent_api`)
     environment  the prefix of environments by name: a class `Adapter(name, **options)` that makes a
                  `NamedEnvironment` (`art.environments.adapters`)
     pages        the pages of the runs under a server's /ui, by the name `runs`: a function that makes
@@ -21,6 +23,7 @@ ART's own extensions, `art_extensions`, come through the same door. The core imp
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -31,8 +34,11 @@ from art.errors import ConfigurationError, MissingExtraError, did_you_mean
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+_log = logging.getLogger(__name__)
+
 GROUP = "art.extensions"
 COMMAND = "command"
+DIALECT = "dialect"
 ENVIRONMENT = "environment"
 PAGES = "pages"
 PLACER = "placer"
@@ -99,3 +105,19 @@ def load_extension(kind: str, name: str) -> Any:
             f"the {kind} {name!r} is in {point.value} of {distribution}, which cannot be loaded: {error}. "
             f"Install {distribution} again"
         ) from error
+
+
+def load_extensions(kind: str) -> dict[str, Any]:
+    """Returns all of a kind that can be loaded, by their names. The others are warnings, once."""
+    found = {}
+    for name in extension_points(kind):
+        try:
+            found[name] = load_extension(kind, name)
+        except ConfigurationError as error:
+            _warn_once(str(error))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _warn_once(problem: str) -> None:
+    _log.warning("%s", problem)

@@ -11,7 +11,6 @@ import pytest
 from art.errors import NotFoundError, RequestError
 from art.server.chat.chat_request import CHAT, read_chat_request
 from art.server.chat.request_fields import LeftOutParts, RequestSchema
-from art.server.dialects.anthropic_request import MESSAGES
 from art.server.dialects.completions_request import (
     COMPLETIONS,
     GENERATE,
@@ -19,8 +18,9 @@ from art.server.dialects.completions_request import (
     read_completions_request,
     read_generate_request,
 )
-from art.server.dialects.responses_items import ResponseStore
-from art.server.dialects.responses_request import RESPONSES, read_responses_request
+from art_extensions.agent_apis.anthropic_request import MESSAGES
+from art_extensions.agent_apis.responses_items import ResponseStore
+from art_extensions.agent_apis.responses_request import RESPONSES, read_responses_request
 
 MOST_S = 0.15
 """Of the processor, for one field: as in tests/server/test_large_bodies.py. Writing one of these values takes

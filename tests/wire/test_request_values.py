@@ -10,10 +10,10 @@ import pytest
 from art.errors import RequestError
 from art.server.chat.chat_request import CHAT
 from art.server.chat.request_fields import OTHER_FIELDS, RequestSchema
-from art.server.dialects.anthropic_request import MESSAGES
 from art.server.dialects.completions_request import COMPLETIONS
-from art.server.dialects.responses_request import RESPONSES
 from art.wire.request_values import ByHand, Idle, Number, Values, Whole
+from art_extensions.agent_apis.anthropic_request import MESSAGES
+from art_extensions.agent_apis.responses_request import RESPONSES
 
 VALUES: tuple[Any, ...] = (
     *(-3, -1, 0, 1, 2, 5, 20, 21, 100, 101, 2**31, 2**31 + 1, 2**63, -(2**63) - 1),

@@ -37,16 +37,14 @@ from art.errors import (
     ServerError,
     require_extra,
 )
-from art.extensions import PAGES, load_extension
+from art.extensions import DIALECT, PAGES, load_extension, load_extensions
 from art.process.files import disk_error, disk_trouble
 from art.server.catalog import Catalog
 from art.server.counts import NO_ROUTE, ControlCounts, CountedRequest, Counts
-from art.server.dialects.anthropic import AnthropicMessages, AnthropicTokens
 from art.server.dialects.chat_completions import ChatCompletions
 from art.server.dialects.completion_service import CompletionService
 from art.server.dialects.completions import Completions
 from art.server.dialects.dialect import Dialect
-from art.server.dialects.responses import Responses
 from art.server.dialects.token_completions import TokenCompletions
 from art.server.http import (
     BODY,
@@ -384,14 +382,14 @@ def _dialects(
     """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
     threads = TenantThreads()
     completions = Completions(sampler, limits, threads)
-    return {
+    found: dict[str, Dialect] = {
         "/v1/chat/completions": ChatCompletions(sampler, limits, threads),
         "/v1/completions": completions,
         "/inference/v1/generate": TokenCompletions(sampler, limits, threads, completions.raw),
-        "/v1/responses": Responses(sampler, limits, threads, left_out),
-        "/v1/messages": AnthropicMessages(sampler, limits, threads, left_out),
-        "/v1/messages/count_tokens": AnthropicTokens(sampler, limits, threads, left_out),
     }
+    for extension in load_extensions(DIALECT).values():
+        found |= extension.make(sampler, limits, threads, left_out)
+    return found
 
 
 def _named_rollout(scope: Scope) -> Scope:

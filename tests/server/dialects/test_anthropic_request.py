@@ -11,7 +11,7 @@ from art.errors import RequestError
 from art.server.chat.chat_request import read_chat_request
 from art.server.chat.messages import sample_hint
 from art.server.chat.request_fields import LeftOutParts
-from art.server.dialects.anthropic_request import chat_body
+from art_extensions.agent_apis.anthropic_request import chat_body
 
 HI = {"role": "user", "content": "hi"}
 BODY: dict[str, Any] = {"model": "m", "max_tokens": 10, "messages": [HI]}

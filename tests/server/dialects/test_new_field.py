@@ -15,11 +15,11 @@ from dialect_bodies import DIALECTS
 
 import art
 from art.errors import RequestError
-from art.server.dialects.responses_items import ResponseStore
 from art.server.routes import openapi
 from art.wire.request_values import Whole
+from art_extensions.agent_apis.responses_items import ResponseStore
 
-SOURCE = Path(art.__file__).parent
+SOURCE = Path(art.__file__).parents[1]
 Reader = Callable[[Any, Any], Any]
 NEW: dict[str, tuple[str, str, str, str, Reader]] = {
     "/v1/chat/completions": (
@@ -37,7 +37,7 @@ NEW: dict[str, tuple[str, str, str, str, Reader]] = {
         lambda module, body: module.read_completions_request(body, max_n=1).made_up,
     ),
     "/v1/responses": (
-        "art.server.dialects.responses_request",
+        "art_extensions.agent_apis.responses_request",
         '    "instructions": RequestField(TEXT),\n',
         '    "made_up": RequestField(Whole(-3, 9)),\n',
         "RESPONSES",
@@ -46,7 +46,7 @@ NEW: dict[str, tuple[str, str, str, str, Reader]] = {
         ],
     ),
     "/v1/messages": (
-        "art.server.dialects.anthropic_request",
+        "art_extensions.agent_apis.anthropic_request",
         '    "stream": RequestField(FLAG, _put),\n',
         '    "made_up": RequestField(Whole(-3, 9), _put),\n',
         "MESSAGES",
@@ -85,8 +85,8 @@ def test_a_new_field_is_one_line_for_check_refusal_and_document(
             read(made, {**DIALECTS[path], "made_up": wrong})
         assert refused.value.param == "made_up" and refused.value.code == "invalid_value"
     at = "POST", path
-    operation = replace(openapi.OPERATIONS[at], body=getattr(made, schema))
-    monkeypatch.setitem(openapi.OPERATIONS, at, operation)
+    operation = replace(openapi.operations()[at], body=getattr(made, schema))
+    monkeypatch.setitem(openapi.operations(), at, operation)
     post = openapi.openapi_document()["paths"][path]["post"]
     told = post["requestBody"]["content"]["application/json"]["schema"]["properties"]
     assert told["made_up"] == {
@@ -106,5 +106,5 @@ def test_a_field_of_one_dialect_or_two_stands_in_at_most_four_files(name: str) -
         for path in SOURCE.rglob("*.py")
         if re.search(rf"\b{name}\b", path.read_text(encoding="utf-8"))
     }
-    server = {path for path in files if path.startswith("server/")}
-    assert server and len(server) <= 4 and "server/routes/openapi_schemas.py" not in server, server
+    server = {path for path in files if path.startswith(("art/server/", "art_extensions/agent_apis/"))}
+    assert server and len(server) <= 4 and "art/server/routes/openapi_schemas.py" not in server, server

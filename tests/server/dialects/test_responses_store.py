@@ -10,7 +10,7 @@ from tenants_world import run_world
 
 from art.errors import NotFoundError
 from art.rendering.library import LibraryRenderer
-from art.server.dialects.responses_items import ResponseStore
+from art_extensions.agent_apis.responses_items import ResponseStore
 
 
 def response(number: int, previous: int | None = None, *, text: str = "x") -> dict[str, Any]:

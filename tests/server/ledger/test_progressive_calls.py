@@ -22,15 +22,15 @@ from art.rendering.registry import create_chat_renderer
 from art.server.catalog import Target
 from art.server.chat.chat_request import ChatRequest, read_chat_request
 from art.server.chat.prompt_and_reply import PreparedRequest, constraint_of, finish_reason
-from art.server.dialects.anthropic import MessageStream, blocks_of
-from art.server.dialects.anthropic_request import chat_body
 from art.server.dialects.chat_completions import ChatChunks
 from art.server.dialects.completion_service import StreamedChoice, StreamStarted
 from art.server.dialects.dialect import StreamWriter
-from art.server.dialects.responses import ResponseEvents, output_of, status_of_end
-from art.server.dialects.responses_items import ResponseStore
-from art.server.dialects.responses_request import ResponsesRequest, read_responses_request
 from art.server.ledger.stitching import Conversation, Stitched
+from art_extensions.agent_apis.anthropic import MessageStream, blocks_of
+from art_extensions.agent_apis.anthropic_request import chat_body
+from art_extensions.agent_apis.responses import ResponseEvents, output_of, status_of_end
+from art_extensions.agent_apis.responses_items import ResponseStore
+from art_extensions.agent_apis.responses_request import ResponsesRequest, read_responses_request
 
 HELLO = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}

@@ -1,6 +1,7 @@
 """GET /openapi.json: the whole server as an OpenAPI 3.1 document, made from the table of its operations.
 
-`OPERATIONS` says of every route what it takes and what it answers; a test holds it to the routes that exist.
+`OPERATIONS` says of every route what it takes and what it answers; extensions of the kind `dialect` say it of
+theirs (`operations`). A test holds both to the routes that exist.
 """
 
 from __future__ import annotations
@@ -17,16 +18,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from art.extensions import DIALECT, load_extensions
 from art.server.chat.chat_request import CHAT
 from art.server.chat.request_fields import RequestSchema
-from art.server.dialects.anthropic_request import COUNT_TOKENS, MESSAGES
 from art.server.dialects.completions_request import COMPLETIONS, GENERATE
 from art.server.dialects.dialect import LONGEST_ROLLOUT_ID
-from art.server.dialects.responses import MOST_ITEMS
-from art.server.dialects.responses_request import RESPONSES
 from art.server.routes import openapi_schemas as replies
 from art.server.routes.gateway_routes import DETOKENIZE, TOKENIZE
-from art.server.routes.openapi_schemas import ANTHROPIC_ERROR, OPENAI_ERROR
+from art.server.routes.openapi_schemas import OPENAI_ERROR
 from art.wire.jobs import JobInfo, JobList, JobState, SftJobRequest, TrainJobRequest
 from art.wire.models import (
     RESUME,
@@ -75,38 +74,29 @@ class Operation:
     query: tuple[tuple[str, Schema], ...] = ()
     open: bool = False
     """No key is needed."""
+    error: tuple[str, Schema] = ("Error", OPENAI_ERROR)
+    """The name and the schema of what it refuses with."""
 
 
-_SSE = "text/event-stream"
+EVENT_STREAM = "text/event-stream"
 _MODEL = "/art/models/{project}/{name}"
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
 
 DIALECTS: dict[str, Operation] = {
     "/v1/chat/completions": Operation(
-        summary="OpenAI's chat completions", body=CHAT, reply=replies.CHAT_COMPLETION, streams=_SSE
+        summary="OpenAI's chat completions", body=CHAT, reply=replies.CHAT_COMPLETION, streams=EVENT_STREAM
     ),
     "/v1/completions": Operation(
         summary="OpenAI's completions of raw prompts",
         body=COMPLETIONS,
         reply=replies.COMPLETION,
-        streams=_SSE,
+        streams=EVENT_STREAM,
     ),
     "/inference/v1/generate": Operation(
         summary="vLLM's completions of ids by ids",
         body=GENERATE,
         reply=replies.TOKEN_COMPLETION,
-        streams=_SSE,
-    ),
-    "/v1/responses": Operation(
-        summary="OpenAI's Responses", body=RESPONSES, reply=replies.RESPONSE, streams=_SSE
-    ),
-    "/v1/messages": Operation(
-        summary="Anthropic's messages", body=MESSAGES, reply=replies.MESSAGE, streams=_SSE
-    ),
-    "/v1/messages/count_tokens": Operation(
-        summary="The tokens of a request to Anthropic's messages",
-        body=COUNT_TOKENS,
-        reply=replies.TOKEN_COUNT,
+        streams=EVENT_STREAM,
     ),
 }
 
@@ -117,19 +107,6 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/health"): Operation(summary="Whether the server lives", reply=replies.HEALTH, open=True),
     ("GET", "/openapi.json"): Operation(summary="This document", reply=replies.DOCUMENT),
     **{("POST", path): operation for path, operation in DIALECTS.items()},
-    ("GET", "/v1/responses/{response_id}"): Operation(summary="A stored response", reply=replies.RESPONSE),
-    ("DELETE", "/v1/responses/{response_id}"): Operation(
-        summary="Forget a stored response", reply=replies.RESPONSE_DELETED
-    ),
-    ("GET", "/v1/responses/{response_id}/input_items"): Operation(
-        summary="What a stored response answered",
-        reply=replies.INPUT_ITEMS,
-        query=(
-            ("after", {"type": "string"}),
-            ("limit", {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS}),
-            ("order", {"enum": ["asc", "desc"]}),
-        ),
-    ),
     ("POST", "/tokenize"): Operation(
         summary="The ids of a text or a conversation", body=TOKENIZE, reply=replies.TOKENS
     ),
@@ -216,6 +193,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
 }
 
 
+@lru_cache(maxsize=1)
+def operations() -> dict[tuple[str, str], Operation]:
+    """Returns all operations: the server's own, and those of its extensions."""
+    given = [extension.operations for extension in load_extensions(DIALECT).values()]
+    return OPERATIONS | {at: one for those in given for at, one in those.items()}
+
+
 _REFERENCE = "#/components/schemas/{model}"
 _ERRORS = {
     "400": "The request was refused: the message says what was wrong, `param` where",
@@ -254,13 +238,13 @@ def openapi_document() -> dict[str, Any]:
     """The document, made from the table of operations and the records of `art.wire`."""
     models = {
         shape: shape.__name__
-        for operation in OPERATIONS.values()
+        for operation in operations().values()
         for shape in (operation.body, operation.reply)
         if isinstance(shape, type)
     }
     _, defined = models_json_schema([(model, "validation") for model in models], ref_template=_REFERENCE)
     paths: dict[str, dict[str, Any]] = {}
-    for (method, path), operation in OPERATIONS.items():
+    for (method, path), operation in operations().items():
         paths.setdefault(path, {})[method.lower()] = _operation(method, path, operation)
     for path, methods in paths.items():
         if path.startswith("/v1/"):
@@ -271,7 +255,7 @@ def openapi_document() -> dict[str, Any]:
         "paths": paths,
         "security": [{"bearer": []}, {"x-api-key": []}],
         "components": {
-            "schemas": {**defined["$defs"], "Error": OPENAI_ERROR, "AnthropicError": ANTHROPIC_ERROR},
+            "schemas": {**defined["$defs"], **dict(one.error for one in operations().values())},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -289,7 +273,7 @@ def _operation(method: str, path: str, operation: Operation) -> dict[str, Any]:
     written: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
-        "responses": {"200": _reply(operation), **_refusals(path, operation)},
+        "responses": {"200": _reply(operation), **_refusals(operation)},
     }
     parameters = _parameters(path, operation)
     if parameters:
@@ -313,10 +297,10 @@ def _reply(operation: Operation) -> dict[str, Any]:
     return {"description": operation.summary, "content": content}
 
 
-def _refusals(path: str, operation: Operation) -> dict[str, Any]:
+def _refusals(operation: Operation) -> dict[str, Any]:
     if operation.open:
         return {}
-    name = "AnthropicError" if path.startswith("/v1/messages") else "Error"
+    name, _ = operation.error
     content = {"application/json": {"schema": {"$ref": _REFERENCE.format(model=name)}}}
     return {status: {"description": told, "content": content} for status, told in _ERRORS.items()}
 
@@ -327,7 +311,7 @@ def _parameters(path: str, operation: Operation) -> list[dict[str, Any]]:
         for name in re.findall(r"{(\w+)}", path)
     ]
     asked = [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query]
-    return [*named, *asked, *([_ROLLOUT] if operation.streams == "text/event-stream" else [])]
+    return [*named, *asked, *([_ROLLOUT] if operation.streams == EVENT_STREAM else [])]
 
 
 def _schema(shape: Shape) -> Schema:

@@ -21,13 +21,6 @@ from art.server.chat.request_fields import (
     RequestSchema,
     check_object,
 )
-from art.server.dialects.anthropic_tools import (
-    CHOICE,
-    TOOL,
-    chat_tool_choice,
-    chat_tools,
-    check_cache_control,
-)
 from art.wire.quoting import quote_value
 from art.wire.request_values import (
     AT_LEAST_ONE,
@@ -45,6 +38,13 @@ from art.wire.request_values import (
     refuse,
 )
 from art.wire.sampling import PARAMETERS
+from art_extensions.agent_apis.anthropic_tools import (
+    CHOICE,
+    TOOL,
+    chat_tool_choice,
+    chat_tools,
+    check_cache_control,
+)
 
 _FIELDS = {
     "text": {"type", "text", "cache_control", "citations"},

@@ -20,12 +20,12 @@ from art.server.chat.request_fields import (
     RequestSchema,
     check_object,
 )
-from art.server.dialects.responses_items import ResponseStore, chat_messages, read_items
-from art.server.dialects.responses_tools import Item, RequestTools, chat_tool_choice
 from art.server.tenancy import Tenant
 from art.wire.quoting import quote_value
 from art.wire.request_values import FLAG, OBJECT, TEXT, ByHand, Idle, Values, refuse
 from art.wire.sampling import PARAMETERS
+from art_extensions.agent_apis.responses_items import ResponseStore, chat_messages, read_items
+from art_extensions.agent_apis.responses_tools import Item, RequestTools, chat_tool_choice
 
 ROUTE = "/v1/responses"
 _NOT_TOLD = "it is not part of the prompt"

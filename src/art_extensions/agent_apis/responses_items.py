@@ -23,7 +23,12 @@ import orjson
 
 from art.errors import NotFoundError
 from art.server.chat.messages import SAMPLE_PREFIX
-from art.server.dialects.responses_tools import (
+from art.server.http import decode_json
+from art.server.tenancy import Tenant
+from art.wire.quoting import quote_value
+from art.wire.request_values import refuse
+from art.wire.rollouts import SAMPLE_FIELD
+from art_extensions.agent_apis.responses_tools import (
     ADDITIONAL_TOOLS,
     BY_CALL,
     BY_OUTPUT,
@@ -33,11 +38,6 @@ from art.server.dialects.responses_tools import (
     RequestTools,
     shown_name,
 )
-from art.server.http import decode_json
-from art.server.tenancy import Tenant
-from art.wire.quoting import quote_value
-from art.wire.request_values import refuse
-from art.wire.rollouts import SAMPLE_FIELD
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = ("input_text", "output_text", "text")

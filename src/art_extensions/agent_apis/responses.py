@@ -29,14 +29,14 @@ from art.server.dialects.completion_service import (
     stream_reply_events,
 )
 from art.server.dialects.dialect import AgentDialect, named_event, send_stream
-from art.server.dialects.responses_items import ResponseStore, response_id_of
-from art.server.dialects.responses_request import ROUTE, ResponsesRequest, read_responses_request
-from art.server.dialects.responses_tools import FUNCTION, Item, RequestTools
 from art.server.http import Scope, Send, TenantThreads, error_body, send_json
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, tenant_in
 from art.wire.request_values import refuse
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
+from art_extensions.agent_apis.responses_items import ResponseStore, response_id_of
+from art_extensions.agent_apis.responses_request import ROUTE, ResponsesRequest, read_responses_request
+from art_extensions.agent_apis.responses_tools import FUNCTION, Item, RequestTools
 
 _REPEATED: dict[str, Any] = {
     "instructions": None,

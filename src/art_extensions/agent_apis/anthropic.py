@@ -16,7 +16,6 @@ from pydantic_core import from_json
 from art.errors import ARTError
 from art.server.chat.chat_request import ChatRequest, read_chat_request
 from art.server.chat.prompt_and_reply import Completion, PreparedRequest, check_messages_fit
-from art.server.dialects.anthropic_request import ROUTE, chat_body
 from art.server.dialects.completion_service import (
     ChoiceFinished,
     StreamedChoice,
@@ -29,6 +28,7 @@ from art.server.dialects.dialect import AgentDialect, named_event, send_stream
 from art.server.http import Scope, Send, error_body, send_json, status_of
 from art.server.tenancy import Tenant, tenant_in
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD
+from art_extensions.agent_apis.anthropic_request import ROUTE, chat_body
 
 Event = dict[str, Any]
 

@@ -1,0 +1,1 @@
+"""The APIs of agents beside chat completions: OpenAI's Responses, Anthropic's messages."""
