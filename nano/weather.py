@@ -1,7 +1,7 @@
 """Dialogs for nano-mcp: an agent with the tools of the weather server, clean and careless.
 
 Every dialog has a random data set of its own: nothing can be learned by heart. Tools, answers and tasks are
-the server's (`art.environments.mcp.servers.weather`), and `complete_task` ends a dialog as in
+the server's (`art_extensions.testing.mcp_servers.weather`), and `complete_task` ends a dialog as in
 `art.environments.mcp.rollout`.
 """
 
@@ -16,8 +16,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from art.environments.mcp.servers import weather as service
-from art.environments.mcp.servers.weather import (
+from art.environments.mcp.types import MCPTool, complete_task_tool
+from art.environments.tasks import Message
+from art.rendering.nano import create_nano_renderer
+from art_extensions.testing.mcp_servers import weather as service
+from art_extensions.testing.mcp_servers.weather import (
     ALERTS,
     CONDITIONS,
     DAYS,
@@ -27,7 +30,7 @@ from art.environments.mcp.servers.weather import (
     create_server,
     tasks,
 )
-from art.environments.mcp.servers.weather.tasks import (
+from art_extensions.testing.mcp_servers.weather.tasks import (
     PHRASINGS,
     SYSTEM_PROMPT,
     TURN_LIMIT,
@@ -35,9 +38,6 @@ from art.environments.mcp.servers.weather.tasks import (
     Question,
     questions,
 )
-from art.environments.mcp.types import MCPTool, complete_task_tool
-from art.environments.tasks import Message
-from art.rendering.nano import create_nano_renderer
 from nano.copying import Repetitions
 from nano.examples import Example, from_dialog
 
@@ -87,7 +87,7 @@ WRONG_ANSWER = 0.35
 
 PURPOSE = """\
 A tiny language model that answers questions about the weather with the tools of a real MCP server
-(`python -m art.environments.mcp.servers.weather`): made to be improved by reinforcement learning within
+(`python -m art_extensions.testing.mcp_servers.weather`): made to be improved by reinforcement learning within
 minutes on two cores."""
 
 TEACHING = f"""\

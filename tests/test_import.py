@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from art.environments.testing import LlmServer, TruthfulJudge
+from art_extensions.testing import LlmServer, TruthfulJudge
 
 pytestmark = pytest.mark.slow
 

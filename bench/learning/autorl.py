@@ -16,7 +16,7 @@ from typing import Any
 import art
 import art.runs.autorl
 from art.environments.tasks import yes_no_maybe as task
-from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from art_extensions.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from bench.rows import Row, write_rows
 
 SEEDS = (0, 1, 2)

@@ -25,12 +25,18 @@ from typing import Any
 
 import art
 import art.environments.mcp
-from art.environments.mcp.servers.weather.answers import written_tasks
-from art.environments.mcp.servers.weather.tasks import DEFAULTS, DONE, SYSTEM_PROMPT, TURN_LIMIT, quality
-from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art.process import environment
 from art.process.resources import find_free_tcp_port
 from art.runs.mcp_rl.mcp_run import McpRunFolder
+from art_extensions.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from art_extensions.testing.mcp_servers.weather.answers import written_tasks
+from art_extensions.testing.mcp_servers.weather.tasks import (
+    DEFAULTS,
+    DONE,
+    SYSTEM_PROMPT,
+    TURN_LIMIT,
+    quality,
+)
 from bench.learning.held_out import Skill, policy, skill_rows
 from bench.rows import Row, write_rows
 
@@ -62,7 +68,14 @@ class Learned:
 def weather_server() -> Iterator[str]:
     """Its address, while it runs in a process of its own."""
     port = find_free_tcp_port()
-    command = [sys.executable, "-m", "art.environments.mcp.servers.weather", "--http", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "art_extensions.testing.mcp_servers.weather",
+        "--http",
+        "--port",
+        str(port),
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         yield f"http://127.0.0.1:{port}/mcp"
         process.terminate()

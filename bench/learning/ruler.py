@@ -20,8 +20,8 @@ from typing import Any
 
 import art
 from art.environments import tasks
-from art.environments.testing import LlmServer, Mischief, TruthfulJudge
 from art.rewards import Ruler
+from art_extensions.testing import LlmServer, Mischief, TruthfulJudge
 from bench.learning.ruler_learning import Learned, learn
 from bench.rows import Row, write_rows
 

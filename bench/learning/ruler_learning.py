@@ -13,9 +13,9 @@ from pathlib import Path
 
 import art
 from art.environments import tasks
-from art.environments.testing import LlmServer, Mischief, TruthfulJudge
-from art.environments.testing.truthful_judge import BY_TASK
 from art.rewards import Ruler
+from art_extensions.testing import LlmServer, Mischief, TruthfulJudge
+from art_extensions.testing.truthful_judge import BY_TASK
 
 EVALUATION_SEED = 1_000_003
 RUBRIC = (

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from art.environments.tasks import yes_no_maybe as task
-from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art.process import environment
+from art_extensions.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 
 KEY = "sk-only-for-the-oracle"
 LIMIT_S = 240

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from art.environments.mcp.servers.weather.tasks import SYSTEM_PROMPT, quality, scenarios
-from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art.process import environment
+from art_extensions.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from art_extensions.testing.mcp_servers.weather.tasks import SYSTEM_PROMPT, quality, scenarios
 from starting import StartedProgram
 from waiting import eventually
 
@@ -22,7 +22,7 @@ ART = str(Path(sys.executable).with_name("art"))
 KEY = "sk-only-for-the-oracle"
 TOKEN = "sk-only-for-the-server"
 LIMIT_S = 240
-SERVER = ("--", sys.executable, "-m", "art.environments.mcp.servers.weather")
+SERVER = ("--", sys.executable, "-m", "art_extensions.testing.mcp_servers.weather")
 
 
 @pytest.fixture(scope="module")

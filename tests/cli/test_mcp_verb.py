@@ -17,12 +17,12 @@ from art.cli.main import app
 from art.cli.mcp import ServerArguments, read_scenarios_file
 from art.cli.run_options import settings_verb
 from art.environments.mcp import HttpServer, StdioServer
-from art.environments.testing import LlmServer, ScriptedGenerator
 from art.errors import ConfigurationError
 from art.process import environment
 from art.runs.mcp_rl.settings import TrainSettings
+from art_extensions.testing import LlmServer, ScriptedGenerator
 
-WEATHER = ("--", sys.executable, "-m", "art.environments.mcp.servers.weather")
+WEATHER = ("--", sys.executable, "-m", "art_extensions.testing.mcp_servers.weather")
 BABBLING = Path(__file__).parents[1] / "environments" / "mcp" / "babbling.py"
 
 

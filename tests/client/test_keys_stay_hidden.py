@@ -15,7 +15,6 @@ import art
 from art.client.requests.registration import ServerConfig, server_config
 from art.client.rollout import rollout
 from art.dev import get_openai_server_config
-from art.environments.testing import LlmServer
 from art.errors import ARTError
 from art.rewards import Criterion, Pairwise, Rubric, Ruler
 from art.rewards.llm import resolve_llm
@@ -25,6 +24,7 @@ from art.tracking.model_files import write_model_file
 from art.wire.nested import HiddenKey, without_keys
 from art.wire.rollouts import RolloutScope
 from art_extensions.langgraph.graph_rollout import ChatEndpoint
+from art_extensions.testing import LlmServer
 
 KEY = "sk-secret-123-of-a-user"
 URL = "http://127.0.0.1:9/v1"

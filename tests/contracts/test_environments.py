@@ -22,8 +22,8 @@ from environment_program import ROLLOUTS, examine, model_of
 
 import art
 from art.environments.adapters.registry import find_environment
-from art.environments.testing import LlmServer
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError
+from art_extensions.testing import LlmServer
 from openenv_server import openenv_server
 
 HERE = Path(__file__).parent

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from art.environments.testing import LlmServer
 from art.rewards.llm import Channel, resolve_llm
 from art.trajectories import Trajectory, TrajectoryGroup
+from art_extensions.testing import LlmServer
 
 _WORTH = re.compile(r"worth (-?[\d.]+)")
 

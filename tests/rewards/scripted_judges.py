@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import art
-from art.environments.testing import LlmServer
 from art.rewards.ruler import Ruler
+from art_extensions.testing import LlmServer
 
 QUESTION: dict[str, Any] = {"role": "user", "content": "Say how good you are."}
 BLOCK = re.compile(r'<trajectory id="([a-z]{6})">\n(.*?)\n</trajectory>', re.S)

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 import art
-from art.environments.testing import LlmServer, Mischief, TruthfulJudge
-from art.environments.testing.answers import KINDS
 from art.errors import (
     LlmBusyError,
     LlmRefusedError,
@@ -25,6 +23,8 @@ from art.rewards.llm.names import resolve_llm
 from art.rewards.pairwise import PairwiseScorer
 from art.rewards.rubric import RubricScorer
 from art.rewards.ruler_scorer import RulerScorer
+from art_extensions.testing import LlmServer, Mischief, TruthfulJudge
+from art_extensions.testing.answers import KINDS
 
 GROUPS, SIZE = 150, 4
 EXPECTED = {

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from art.environments.testing import LlmServer, TruthfulJudge
 from art.rewards import Alarm, JudgeChecks, Ruler
 from art.rewards.llm import AnswerCache
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
+from art_extensions.testing import LlmServer, TruthfulJudge
 
 TRUE_QUALITY = {"plain": 0.4, "careful": 0.7, "padded": 0.1}
 STYLES = tuple(TRUE_QUALITY)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import art
-from art.environments.testing import LlmServer, TruthfulJudge
 from art.rewards import CalibrationGroup, JudgeChecks, Rubric, Ruler
 from art.tracking.step_record import read_rollouts
 from art.wire.jobs import BalanceSheet
 from art.wire.rollout_record import RolloutRecord, sum_of_lines
+from art_extensions.testing import LlmServer, TruthfulJudge
 
 QUESTION = {"role": "user", "content": "yes, no or maybe?"}
 

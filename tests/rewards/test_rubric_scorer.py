@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from judged_answers import attempts_worth, channel_to, worth
 
-from art.environments.testing import LlmServer, Mischief, TruthfulJudge
-from art.environments.testing.answers import read_judge_prompt
 from art.errors import BudgetExceededError, ConfigurationError
 from art.rewards.judge_view import views_of
 from art.rewards.llm import AnswerCache, Budget
@@ -18,6 +16,8 @@ from art.rewards.pairwise import PairwiseScorer
 from art.rewards.rubric import Criterion, Rubric, RubricScorer
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
+from art_extensions.testing import LlmServer, Mischief, TruthfulJudge
+from art_extensions.testing.answers import read_judge_prompt
 
 CRITERIA = (
     Criterion("clear", "It is easy to read.", weight=3),

@@ -11,11 +11,11 @@ import pytest
 from scripted_judges import QUESTION, attempt, entries, group_of, rewards, scripted, shown, user_text
 
 import art
-from art.environments.testing import LlmServer, Mischief, TruthfulJudge
 from art.errors import ConfigurationError, LlmAnswerError, LlmError
 from art.rewards import ruler, ruler_score_group
 from art.rewards.ruler import Response, TrajectoryScore
 from art.trajectories import PydanticException
+from art_extensions.testing import LlmServer, Mischief, TruthfulJudge
 
 
 @pytest.fixture(autouse=True)

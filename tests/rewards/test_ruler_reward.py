@@ -12,12 +12,12 @@ import pytest
 from scripted_judges import attempt, entries, group_of, rewards, ruler_at, scripted, shown
 
 import art
-from art.environments.testing import LlmServer, TruthfulJudge
 from art.errors import ConfigurationError, NotRegisteredError
 from art.metrics import MetricsBuilder
 from art.rewards import Reward, Ruler, Score
 from art.rewards.judge_checks import JudgeChecks
 from art.rewards.llm import AnswerCache, Budget
+from art_extensions.testing import LlmServer, TruthfulJudge
 
 PRICED = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
 """US dollars."""

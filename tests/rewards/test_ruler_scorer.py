@@ -23,11 +23,11 @@ from scripted_judges import (
 )
 
 import art
-from art.environments.testing import LlmServer, Mischief, TruthfulJudge
 from art.errors import BudgetExceededError, ConfigurationError
 from art.rewards.judge_view import views_of
 from art.rewards.llm import Budget
 from art.rewards.ruler import Ruler
+from art_extensions.testing import LlmServer, Mischief, TruthfulJudge
 
 QUALITIES = (0.1, 0.9, 0.4, 0.7)
 

@@ -2,7 +2,7 @@
 
     import art.utils.retry        a module of names, each loaded from the module it is in now on first use
     import art.megatron.train     a module whose names raise NotBuiltError when they are used
-    python -m art.environments.testing         another name of a whole package: the same module objects, its
+    python -m art_extensions.testing         another name of a whole package: the same module objects, its
     `__main__` too
 
 The finder stands before Python's own: the submodules of a package that has two names must be found under the

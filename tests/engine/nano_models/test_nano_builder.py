@@ -21,9 +21,9 @@ from art.engine.nano_models import resolve
 from art.environments import tasks
 from art.environments.mcp import connect
 from art.environments.mcp.rollout import OfferedTools
-from art.environments.mcp.servers.weather import create_server
 from art.environments.tasks import mail, tic_tac_toe
 from art.rendering.nano import create_nano_renderer
+from art_extensions.testing.mcp_servers.weather import create_server
 
 
 def load(name: str) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:

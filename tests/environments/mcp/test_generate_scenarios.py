@@ -11,10 +11,10 @@ import troublesome
 
 from art.environments.mcp import GeneratedScenario, MCPResource, MCPTool, generate_scenarios
 from art.environments.mcp.generate_scenarios import answer_schema, generation_prompt
-from art.environments.testing import LlmServer, Mischief, ScriptedGenerator
 from art.errors import BudgetExceededError, ConfigurationError
 from art.process import environment
 from art.rewards.llm.budget import Budget
+from art_extensions.testing import LlmServer, Mischief, ScriptedGenerator
 
 TOOLS = [
     MCPTool("look_up", "Look up a word.", {"type": "object", "properties": {"word": {"type": "string"}}}),

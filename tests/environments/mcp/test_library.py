@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from art.environments.mcp import connect
-from art.environments.mcp.servers.library import Database, QueryError, QueryLimits, create_server
-from art.environments.testing import LlmServer, ScriptedGenerator
 from art.rewards.llm.channel import Channel
 from art.rewards.llm.names import resolve_llm
 from art.runs.mcp_rl.settings import TrainSettings, checked_scenarios_of
+from art_extensions.testing import LlmServer, ScriptedGenerator
+from art_extensions.testing.mcp_servers.library import Database, QueryError, QueryLimits, create_server
 
 GREEDY = """
     WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 5000),
@@ -116,7 +116,7 @@ async def test_a_database_of_ones_own_is_served_and_never_written(tmp_path: Path
     command = [
         sys.executable,
         "-m",
-        "art.environments.mcp.servers.library",
+        "art_extensions.testing.mcp_servers.library",
         "--database",
         str(path),
         "--seconds",

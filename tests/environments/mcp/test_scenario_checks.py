@@ -25,11 +25,11 @@ from art.environments.mcp.scenario_checks import (
     tool_counts,
 )
 from art.environments.mcp.types import PlannedCall, PlannedScenario, as_planned
-from art.environments.testing import LlmServer, ScriptedGenerator
 from art.errors import ConfigurationError, LlmAnswerError, McpError
 from art.rewards.llm.channel import Channel
 from art.rewards.llm.names import resolve_llm
 from art.trajectories import Trajectory
+from art_extensions.testing import LlmServer, ScriptedGenerator
 
 TOOLS = [
     MCPTool(

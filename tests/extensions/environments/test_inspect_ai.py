@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import art
-from art.environments.testing import LlmServer
+from art_extensions.testing import LlmServer
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from art.environments.testing import LlmServer
+from art_extensions.testing import LlmServer
 from openenv_server import PYTHON, openenv_server
 
 ROOT = Path(__file__).parents[3]

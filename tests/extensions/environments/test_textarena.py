@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from art.environments.testing import LlmServer
 from art.errors import ConfigurationError
 from art_extensions.environments.textarena import draw_move
+from art_extensions.testing import LlmServer
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"

@@ -17,9 +17,9 @@ import pytest
 import art
 from art.client.sft.sft_rows import sft_trajectories
 from art.environments.adapters.registry import find_environment
-from art.environments.testing import LlmServer
 from art.errors import ConfigurationError
 from art_extensions.environments.verifiers import metric_name, row_id, sft_rows
+from art_extensions.testing import LlmServer
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"

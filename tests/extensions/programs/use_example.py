@@ -8,8 +8,8 @@ import sys
 
 import art
 from art.environments.adapters.registry import find_environment
-from art.environments.testing import LlmServer
 from art.errors import ConfigurationError
+from art_extensions.testing import LlmServer
 
 
 async def main(folder: str) -> None:

@@ -14,11 +14,11 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from tests.otlp_collector import Collector, collecting
 
 import art
-from art.environments.testing import LlmServer, TruthfulJudge
 from art.rewards import Ruler
 from art.tracking.sinks.registry import deliveries
 from art.tracking.step_record import read_rollouts
 from art.wire.rollouts import CALL_NOTE
+from art_extensions.testing import LlmServer, TruthfulJudge
 
 S = 1_000_000_000
 CONVENTIONS = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}

@@ -19,8 +19,8 @@ import pytest
 
 import art
 from art.environments import tasks
-from art.environments.testing import LlmServer
 from art.types import SHOW
+from art_extensions.testing import LlmServer
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 Replies = Callable[[Any, int], Mapping[str, Any]]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from art.environments.testing import LlmServer, Mischief
 from art.errors import BudgetExceededError, ConfigurationError, LlmUnavailableError
 from art.rewards.llm import Budget, Channel, Request, Usage, resolve_llm
 from art.rewards.llm.params import FREE
+from art_extensions.testing import LlmServer, Mischief
 from waiting import until
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from art.environments.testing import LlmServer, Mischief
 from art.errors import (
     ConfigurationError,
     LlmAnswerError,
@@ -22,6 +21,7 @@ from art.errors import (
 from art.metrics import MetricsBuilder
 from art.rewards.llm import AnswerCache, Budget, Channel, Pace, Request, resolve_llm
 from art.rewards.llm.request import NotJsonError, SeveralAnswersError, json_in
+from art_extensions.testing import LlmServer, Mischief
 from waiting import until
 
 PRICED = {"input_cost_per_token": 1e-3, "output_cost_per_token": 1e-3}

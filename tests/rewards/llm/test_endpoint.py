@@ -15,7 +15,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 import art
-from art.environments.testing import LlmServer, Mischief
 from art.errors import (
     ConfigurationError,
     LlmBusyError,
@@ -27,6 +26,7 @@ from art.errors import (
 )
 from art.rewards.llm import Request, resolve_llm
 from art.rewards.llm.endpoint import MOST_BYTES, retry_after
+from art_extensions.testing import LlmServer, Mischief
 from serving import serving
 
 SCHEMA = {

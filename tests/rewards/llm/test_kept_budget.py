@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from art.environments.testing import LlmServer
 from art.errors import BudgetExceededError, ConfigurationError
 from art.rewards.llm import Budget, Channel, Request, Usage, resolve_llm
 from art.rewards.llm.params import FREE
+from art_extensions.testing import LlmServer
 
 PROGRAM = """
 import asyncio, sys

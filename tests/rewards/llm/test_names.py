@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import art
-from art.environments.testing import LlmServer
 from art.errors import ConfigurationError, LlmError, NotRegisteredError, install_command
 from art.rewards.llm import Request, base_of, resolve_llm
 from art.rewards.llm.endpoint import EndpointLlm
 from art.rewards.llm.names import PROVIDERS
+from art_extensions.testing import LlmServer
 
 HELLO = Request(messages=({"role": "user", "content": "hello"},))
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from art.environments.testing import LlmServer
 from art.errors import LlmBusyError, LlmTimeoutError, LlmUnavailableError
 from art.rewards.llm import Channel, Pace, Request, resolve_llm
+from art_extensions.testing import LlmServer
 from waiting import DEADLINE_S, turns, until
 
 

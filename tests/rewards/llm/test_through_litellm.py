@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from art.environments.testing import LlmServer, Mischief
+from art_extensions.testing import LlmServer, Mischief
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venv-frameworks" / "bin" / "python"

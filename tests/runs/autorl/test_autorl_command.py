@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 
 import art.runs.autorl
 from art.cli import app
-from art.environments.testing import LlmServer, ScriptedGenerator
 from art.errors import ConfigurationError
 from art.rewards.llm import Budget, resolve_llm
+from art_extensions.testing import LlmServer, ScriptedGenerator
 
 UNPRICED = resolve_llm("judge", base_url="http://127.0.0.1:9/v1")
 WORDS = ["red", "green", "blue", "white", "black", "grey", "pink", "brown"]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from art import Trajectory
-from art.environments.testing import LlmServer, Mischief, TruthfulJudge
 from art.rewards.ruler import Ruler
 from art.runs.autorl import AutoRLReport, Comparison, compare
 from art.runs.autorl.preparation import Inputs
 from art.runs.folder import StepRow
+from art_extensions.testing import LlmServer, Mischief, TruthfulJudge
 
 
 def attempt(text: str, quality: float, *, chars: int = 10, cut: float = 0.0) -> Trajectory:

@@ -12,9 +12,9 @@ import pytest
 import art
 import art.runs.autorl
 from art.environments.tasks import yes_no_maybe as task
-from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art.errors import ConfigurationError
 from art.rewards.llm import Budget, Request, base_of, resolve_llm
+from art_extensions.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 
 pytestmark = pytest.mark.slow
 STEPS = 6

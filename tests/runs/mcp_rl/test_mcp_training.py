@@ -13,10 +13,7 @@ import pytest
 import art
 from art.environments.mcp import ScenarioSet
 from art.environments.mcp.server_address import parse_server
-from art.environments.mcp.servers.weather import create_server, shipped
-from art.environments.mcp.servers.weather.tasks import SYSTEM_PROMPT, Question, quality, scenarios
 from art.environments.mcp.types import PlannedScenario
-from art.environments.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art.errors import ConfigurationError, LlmAnswerError
 from art.rewards.llm.budget import Budget
 from art.rewards.llm.cache import AnswerCache
@@ -30,6 +27,9 @@ from art.runs.mcp_rl.mcp_run import McpReport, compared_metrics, run_judges, ser
 from art.runs.mcp_rl.settings import TrainSettings, require_same_scenarios, split_own_scenarios
 from art.runs.mcp_rl.training import train
 from art.runs.training_run import model_to_train
+from art_extensions.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
+from art_extensions.testing.mcp_servers.weather import create_server, shipped
+from art_extensions.testing.mcp_servers.weather.tasks import SYSTEM_PROMPT, Question, quality, scenarios
 
 MODEL = "art/nano-mcp"
 SMALL = {

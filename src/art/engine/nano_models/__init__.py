@@ -1,8 +1,8 @@
 """The models that ship with the package: tiny, real, quick to teach. One folder each, with its model card.
 
 `art/nano-games` plays tic-tac-toe and yes-no-maybe, `art/nano-tools` is the mail agent, `art/nano-mcp` knows
-the weather server of `art.environments.mcp.servers`, `art/nano-words` follows short instructions and is a
-base for small tasks of a user's own; `art/nano` is the first. `nano/` in the repository makes them from
+the weather server of `art.mcp.servers`, `art/nano-words` follows short instructions and is a base for small
+tasks of a user's own; `art/nano` is the first. `nano/` in the repository makes them from
 nothing.
 """
 
