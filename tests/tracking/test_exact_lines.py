@@ -15,7 +15,6 @@ from made_groups import any_groups, exact, full_group
 
 import art
 from art.errors import TrajectoryLogError
-from art.runs.benchmarking import load_trajectories
 from art.tracking.folders import lock_folder
 from art.tracking.trajectory_lines import append_lines
 from art.utils.trajectory_logging import (
@@ -29,6 +28,7 @@ from art.utils.trajectory_migration import (
     migrate_jsonl_to_parquet,
     trajectory_to_dict,
 )
+from art_extensions.compat.benchmarking import load_trajectories
 
 WRITER = """
 import sys

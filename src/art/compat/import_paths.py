@@ -312,32 +312,38 @@ PATHS: Mapping[str, str | Names] = {
         "art.tracking.sinks.wandb:record_provenance",
         "art.trajectories:format_message",
     ),
-    "art.utils.benchmark_rollout": names("art.runs.benchmarking:benchmark_rollout"),
+    "art.utils.benchmark_rollout": names("art_extensions.compat.benchmarking:benchmark_rollout"),
     "art.utils.benchmarking": names(
-        "art.runs.benchmark_charts:percentage_comparison_bar_chart training_progress_chart",
-        "art.runs.benchmarking:BenchmarkModelKey filter_rename_model_split load_aggregated_trajectories "
+        "art_extensions.compat.benchmark_charts:percentage_comparison_bar_chart training_progress_chart",
+        "art_extensions.compat.benchmarking:BenchmarkModelKey filter_rename_model_split load_aggregated_trajectories "
         "load_latest_metrics load_trajectories log_constant_metrics_wandb pull_model_trajectories",
     ),
     "art.utils.benchmarking.charts": names(
-        "art.runs.benchmark_charts:percentage_comparison_bar_chart training_progress_chart"
+        "art_extensions.compat.benchmark_charts:percentage_comparison_bar_chart training_progress_chart"
     ),
     "art.utils.benchmarking.charts.percentage_comparison_bar_chart": names(
-        "art.runs.benchmark_charts:percentage_comparison_bar_chart"
+        "art_extensions.compat.benchmark_charts:percentage_comparison_bar_chart"
     ),
     "art.utils.benchmarking.charts.training_progress_chart": names(
-        "art.runs.benchmark_charts:training_progress_chart"
+        "art_extensions.compat.benchmark_charts:training_progress_chart"
     ),
-    "art.utils.benchmarking.filter_model_split": names("art.runs.benchmarking:filter_rename_model_split"),
+    "art.utils.benchmarking.filter_model_split": names(
+        "art_extensions.compat.benchmarking:filter_rename_model_split"
+    ),
     "art.utils.benchmarking.load_aggregated_trajectories": names(
-        "art.runs.benchmarking:load_aggregated_trajectories"
+        "art_extensions.compat.benchmarking:load_aggregated_trajectories"
     ),
-    "art.utils.benchmarking.load_latest_metrics": names("art.runs.benchmarking:load_latest_metrics"),
-    "art.utils.benchmarking.load_trajectories": names("art.runs.benchmarking:load_trajectories"),
+    "art.utils.benchmarking.load_latest_metrics": names(
+        "art_extensions.compat.benchmarking:load_latest_metrics"
+    ),
+    "art.utils.benchmarking.load_trajectories": names("art_extensions.compat.benchmarking:load_trajectories"),
     "art.utils.benchmarking.log_constant_metrics_wandb": names(
-        "art.runs.benchmarking:log_constant_metrics_wandb"
+        "art_extensions.compat.benchmarking:log_constant_metrics_wandb"
     ),
-    "art.utils.benchmarking.pull_model_trajectories": names("art.runs.benchmarking:pull_model_trajectories"),
-    "art.utils.benchmarking.types": names("art.runs.benchmarking:BenchmarkModelKey"),
+    "art.utils.benchmarking.pull_model_trajectories": names(
+        "art_extensions.compat.benchmarking:pull_model_trajectories"
+    ),
+    "art.utils.benchmarking.types": names("art_extensions.compat.benchmarking:BenchmarkModelKey"),
     "art.utils.convert_moe_lora": names(instead="checkpoints are written as PEFT and vLLM read them"),
     "art.utils.deploy_model": names(
         "art.client.publish.deployment:LoRADeploymentJob LoRADeploymentProvider deploy_model"
@@ -386,7 +392,7 @@ PATHS: Mapping[str, str | Names] = {
         "art.utils.old_benchmarking.load_benchmarked_models:load_benchmarked_models",
     ),
     "art.utils.old_benchmarking.calculate_step_metrics": names(
-        "art.runs.benchmarking:calculate_step_std_dev"
+        "art_extensions.compat.benchmarking:calculate_step_std_dev"
     ),
     "art.utils.old_benchmarking.display_image_grid": names(
         unbuilt=_same_answer(

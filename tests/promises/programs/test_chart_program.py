@@ -12,8 +12,8 @@ import pytest
 from matplotlib import image
 from openai.types.chat.chat_completion import Choice
 
-from art.runs.benchmarking import load_latest_metrics, load_trajectories
 from art.utils.trajectory_logging import read_trajectory_groups_parquet
+from art_extensions.compat.benchmarking import load_latest_metrics, load_trajectories
 
 PROGRAM = Path(__file__).with_name("v05_benchmark_charts.py")
 STEPS, QUESTIONS = 2, 6

@@ -1,5 +1,5 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.runs.benchmarking import BenchmarkModelKey as BenchmarkModelKey
+from art_extensions.compat.benchmarking import BenchmarkModelKey as BenchmarkModelKey
 
 __all__ = ["BenchmarkModelKey"]
 

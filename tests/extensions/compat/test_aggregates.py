@@ -6,8 +6,12 @@ import pytest
 from logs import log
 
 import art
-from art.runs.benchmarking import calculate_step_std_dev, load_aggregated_trajectories, load_latest_metrics
 from art.tracking.model_files import append_history_row
+from art_extensions.compat.benchmarking import (
+    calculate_step_std_dev,
+    load_aggregated_trajectories,
+    load_latest_metrics,
+)
 
 
 async def test_mean_of_groups_of_means(tmp_path):

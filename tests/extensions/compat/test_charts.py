@@ -11,7 +11,7 @@ import polars
 from matplotlib import pyplot
 from matplotlib.colors import to_hex
 
-import art.runs.benchmark_charts
+import art_extensions.compat.benchmark_charts
 from art.errors import ConfigurationError, NotBuiltError
 from art.utils.benchmarking import (
     BenchmarkModelKey,
@@ -137,7 +137,7 @@ def test_comparison_bars_in_percent():
     axes = figure.axes[0]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["Ours", "gpt", "o3"]
     colors = [to_hex(bar.get_facecolor()) for bar in axes.patches]
-    assert colors[2] == colors[3] == art.runs.benchmark_charts.GREY != colors[0]
+    assert colors[2] == colors[3] == art_extensions.compat.benchmark_charts.GREY != colors[0]
     assert axes.get_ylabel() == "win (%)"
 
 

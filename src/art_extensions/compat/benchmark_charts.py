@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from art.errors import require_extra
-from art.runs.benchmarking import BenchmarkModelKey, MetricCurve, metric_curves
+from art_extensions.compat.benchmarking import BenchmarkModelKey, MetricCurve, metric_curves
 
 if TYPE_CHECKING:
     import polars

@@ -1,0 +1,1 @@
+"""What programs for older releases import and the loop does not need: aggregates of logs, their charts."""
