@@ -73,6 +73,8 @@ _S3 = {
     "s3_sync": _STORE,
 }
 
+_LOGGED = "art_extensions.compat.benchmarking"
+
 PATHS: Mapping[str, str | Names] = {
     "art.algorithms": names(
         "art.batch.algorithms.combine:check_algorithm resolve", "art.batch.algorithms.table:DEFAULT Row TABLE"
@@ -312,10 +314,10 @@ PATHS: Mapping[str, str | Names] = {
         "art.tracking.sinks.wandb:record_provenance",
         "art.trajectories:format_message",
     ),
-    "art.utils.benchmark_rollout": names("art_extensions.compat.benchmarking:benchmark_rollout"),
+    "art.utils.benchmark_rollout": names(f"{_LOGGED}:benchmark_rollout"),
     "art.utils.benchmarking": names(
         "art_extensions.compat.benchmark_charts:percentage_comparison_bar_chart training_progress_chart",
-        "art_extensions.compat.benchmarking:BenchmarkModelKey filter_rename_model_split load_aggregated_trajectories "
+        f"{_LOGGED}:BenchmarkModelKey filter_rename_model_split load_aggregated_trajectories "
         "load_latest_metrics load_trajectories log_constant_metrics_wandb pull_model_trajectories",
     ),
     "art.utils.benchmarking.charts": names(
@@ -327,23 +329,13 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.benchmarking.charts.training_progress_chart": names(
         "art_extensions.compat.benchmark_charts:training_progress_chart"
     ),
-    "art.utils.benchmarking.filter_model_split": names(
-        "art_extensions.compat.benchmarking:filter_rename_model_split"
-    ),
-    "art.utils.benchmarking.load_aggregated_trajectories": names(
-        "art_extensions.compat.benchmarking:load_aggregated_trajectories"
-    ),
-    "art.utils.benchmarking.load_latest_metrics": names(
-        "art_extensions.compat.benchmarking:load_latest_metrics"
-    ),
-    "art.utils.benchmarking.load_trajectories": names("art_extensions.compat.benchmarking:load_trajectories"),
-    "art.utils.benchmarking.log_constant_metrics_wandb": names(
-        "art_extensions.compat.benchmarking:log_constant_metrics_wandb"
-    ),
-    "art.utils.benchmarking.pull_model_trajectories": names(
-        "art_extensions.compat.benchmarking:pull_model_trajectories"
-    ),
-    "art.utils.benchmarking.types": names("art_extensions.compat.benchmarking:BenchmarkModelKey"),
+    "art.utils.benchmarking.filter_model_split": names(f"{_LOGGED}:filter_rename_model_split"),
+    "art.utils.benchmarking.load_aggregated_trajectories": names(f"{_LOGGED}:load_aggregated_trajectories"),
+    "art.utils.benchmarking.load_latest_metrics": names(f"{_LOGGED}:load_latest_metrics"),
+    "art.utils.benchmarking.load_trajectories": names(f"{_LOGGED}:load_trajectories"),
+    "art.utils.benchmarking.log_constant_metrics_wandb": names(f"{_LOGGED}:log_constant_metrics_wandb"),
+    "art.utils.benchmarking.pull_model_trajectories": names(f"{_LOGGED}:pull_model_trajectories"),
+    "art.utils.benchmarking.types": names(f"{_LOGGED}:BenchmarkModelKey"),
     "art.utils.convert_moe_lora": names(instead="checkpoints are written as PEFT and vLLM read them"),
     "art.utils.deploy_model": names(
         "art.client.publish.deployment:LoRADeploymentJob LoRADeploymentProvider deploy_model"
@@ -391,9 +383,7 @@ PATHS: Mapping[str, str | Names] = {
         "art.utils.old_benchmarking.generate_line_graphs:generate_line_graphs",
         "art.utils.old_benchmarking.load_benchmarked_models:load_benchmarked_models",
     ),
-    "art.utils.old_benchmarking.calculate_step_metrics": names(
-        "art_extensions.compat.benchmarking:calculate_step_std_dev"
-    ),
+    "art.utils.old_benchmarking.calculate_step_metrics": names(f"{_LOGGED}:calculate_step_std_dev"),
     "art.utils.old_benchmarking.display_image_grid": names(
         unbuilt=_same_answer(
             "save the charts with `figure.savefig(...)`, or lay them out with matplotlib",
