@@ -9,7 +9,7 @@
     environment  the prefix of environments by name: a class `Adapter(name, **options)` that makes a
                  `NamedEnvironment` (`art.environments.adapters`)
     pages        the pages of the runs under a server's /ui, by the name `runs`: a function that makes
-                 `art.server.app.MountedPages`
+                 `art.server.app.PagesOfRuns`
     sink         a tracker that `report_metrics` may name: a class that does what `Sink` says
                  (`art.tracking.sinks.sink`)
     placer       what starts workers on the machines of a cluster, by the name `ray`: a class whose `start`

@@ -105,8 +105,8 @@ class LoadedPages(Protocol):
         ...
 
 
-class MountedPages(Protocol):
-    """What an extension of the kind `pages` makes of a data folder, a path, proofs of keys, stored rows."""
+class PagesOfRuns(Protocol):
+    """The pages that an extension makes of a data folder, a path, proofs of keys and stored rows."""
 
     def link(self, tenant: Tenant, prefix: str, host: str) -> tuple[str, float]:
         """Returns a path that opens one browser, and for how many seconds it does. prefix: begins the names
@@ -125,7 +125,7 @@ class BrowserPages:
     def __init__(self, data_dir: Path, proof_of: Callable[[Tenant], bytes | None], stored: Any) -> None:
         """stored: reads the jobs and samples of the folder; None: they are files in it."""
         self._data_dir, self._proof_of, self._stored = data_dir, proof_of, stored
-        self._mounted: MountedPages | None = None
+        self._mounted: PagesOfRuns | None = None
         self._loaded: LoadedPages | None = None
         self._problem: str | None = None
 
@@ -165,7 +165,7 @@ class BrowserPages:
         if self._loaded is not None:
             self._loaded.close()
 
-    def _mount(self) -> MountedPages:
+    def _mount(self) -> PagesOfRuns:
         """Returns the pages with their links. Raises: ConfigurationError where no extension has them."""
         if self._mounted is None:
             mount = load_extension(PAGES, "runs")

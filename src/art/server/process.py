@@ -138,7 +138,7 @@ async def serve(
         return
     async with _controller(settings, key, shared) as served:
         await _listen_and_answer(settings, key, served, on_ready=on_ready, ended=ended, last=last)
-    if shared is not None and shared.lost.is_set():
+    if shared is not None and shared.control_lost.is_set():
         raise LostControlError(
             f"this server lost the controller's lock in {shared.shown} and has ended. "
             "What it had not committed, the next one does. Start it again to have it wait in turn"
@@ -222,7 +222,7 @@ async def _controller(
             return [told]
 
         answer = with_origins(app, settings.allow_origins)
-        lost = None if shared is None else shared.lost
+        lost = None if shared is None else shared.control_lost
         yield ServedRooms(app=app, answer=answer, background=list_background, lost=lost)
 
 

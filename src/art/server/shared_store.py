@@ -60,7 +60,7 @@ class SharedStore(Protocol):
         ...
 
     @property
-    def lost(self) -> asyncio.Event:
+    def control_lost(self) -> asyncio.Event:
         """Returns the event that is set once this server is not known to be the controller any more."""
         ...
 
@@ -102,7 +102,7 @@ class SharedStore(Protocol):
 
 
 class StoreExtension(Protocol):
-    """What an extension of the kind `store` gives, by the scheme of its addresses."""
+    """The extension of the kind `store` behind a scheme of addresses."""
 
     async def open_shared(self, url: str, ended: asyncio.Future[None] | None) -> SharedStore | None:
         """Returns the store once this server is the controller; None where it was asked to end meanwhile.

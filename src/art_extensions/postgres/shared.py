@@ -73,8 +73,8 @@ class SharedDatabase:
         return self.database.address.shown
 
     @property
-    def lost(self) -> asyncio.Event:
-        """See `SharedStore.lost`."""
+    def control_lost(self) -> asyncio.Event:
+        """See `SharedStore.control_lost`."""
         return self.lock.lost
 
     async def require_control(self) -> None:

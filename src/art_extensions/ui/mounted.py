@@ -14,7 +14,7 @@ from art_extensions.ui.run_files import FILES, StoredRows
 def mount_pages(
     data_dir: Path, path: str, proof_of: Callable[[str | None], bytes | None], stored: StoredRows | None
 ) -> ServerPages:
-    """Returns the pages of a data folder. See `art.server.app.MountedPages`."""
+    """Returns the pages of a data folder. See `art.server.app.PagesOfRuns`."""
     return ServerPages(data_dir, LinkAccess(path=path, proof_of=proof_of), stored or FILES)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from logs import log
+from logged_rows import log
 
 import art
 from art.tracking.model_files import append_history_row
