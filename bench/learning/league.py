@@ -5,8 +5,8 @@
     python -m bench.learning.league --tables            only the table, from bench/records/league.jsonl
 
 Two tasks, two seeds. Every cell has the same base, held-out scenarios and seconds (`methods.py`). A better
-prompt needs no gradient, and has one cell a task. TRL with our rate and rank has one seed. All of it takes about
-four hours of two cores.
+prompt needs no gradient, and has one cell a task. TRL with our rate and rank has one seed. All of it takes
+about four hours of two cores.
 """
 
 from __future__ import annotations

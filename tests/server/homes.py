@@ -9,7 +9,8 @@ from typing import Any
 
 from private_postgres import PrivatePostgres
 
-from art.server.jobs.job_store import JobStore, JobTable
+from art.server.jobs.job_store import JobStore
+from art.server.jobs.job_table import JobTable
 from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger
 from art_extensions.postgres.database import PostgresDatabase, parse_address

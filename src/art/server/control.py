@@ -28,7 +28,8 @@ from art.server.checkpoints.registered_models import (
 from art.server.cluster_settings import WorkerPlacer
 from art.server.counts import ControlCounts
 from art.server.data_folder import DataLayout
-from art.server.jobs.job_store import JobStore, JobTable
+from art.server.jobs.job_store import JobStore
+from art.server.jobs.job_table import JobTable
 from art.server.jobs.sample_retention import SampleRetention
 from art.server.jobs.training_jobs import JobRunner, TrainingJobs
 from art.server.ledger.face import SampleLedger

@@ -22,7 +22,7 @@ from art.process.running_server import RunningServer
 from art.server.app import App
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import RegisteredModels
-from art.server.jobs.job_store import JobTable
+from art.server.jobs.job_table import JobTable
 from art.server.ledger.face import SampleLedger
 from art.server.settings import ServerSettings, resolve_database
 

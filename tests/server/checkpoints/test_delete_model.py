@@ -15,7 +15,7 @@ from art.rendering.library import LibraryRenderer
 from art.server.checkpoints.checkpoints import Checkpoints, file_of, manifest_of
 from art.server.checkpoints.registered_models import RegisteredModels
 from art.server.data_folder import DataLayout
-from art.server.jobs.job_store import TrainingJob
+from art.server.jobs.job_table import TrainingJob
 from art.wire.jobs import BalanceSheet, TrainResultInfo
 from art.wire.models import RegisterRequest
 from art.wire.training import LoraSpec

@@ -19,7 +19,8 @@ from art.errors import CheckpointError, DiskError
 from art.process.files import disk_trouble, free_bytes
 from art.server.checkpoints import checkpoints as module
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote
-from art.server.jobs.job_store import JobStore, TrainingJob
+from art.server.jobs.job_store import JobStore
+from art.server.jobs.job_table import TrainingJob
 from art.server.jobs.training_jobs import Progress
 from art.server.workers.trainer_worker import worker_error
 from art.wire.jobs import TrainResultInfo

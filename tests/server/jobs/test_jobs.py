@@ -21,7 +21,8 @@ from art.errors import (
     WorkerDiedError,
     WorkerError,
 )
-from art.server.jobs.job_store import JobStore, JobTable, TrainingJob
+from art.server.jobs.job_store import JobStore
+from art.server.jobs.job_table import JobTable, TrainingJob
 from art.server.jobs.training_jobs import RunJob, TrainingJobs
 from art.server.promotion.promote import Progress
 from art.server.settings import ControlSettings

@@ -21,7 +21,7 @@ from art.server.checkpoints.checkpoints import JobNote
 from art.server.checkpoints.registered_models import RegisteredModels, Registration
 from art.server.data_folder import DataLayout
 from art.server.jobs import sample_retention
-from art.server.jobs.job_store import TrainingJob
+from art.server.jobs.job_table import TrainingJob
 from art.server.jobs.sample_retention import SampleRetention
 from art.server.jobs.step_files import write_rollouts
 from art.server.jobs.training_jobs import TrainingJobs

@@ -20,7 +20,7 @@ from art.server.catalog import Catalog
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote
 from art.server.checkpoints.registered_models import Registration
 from art.server.checkpoints.sampler_agreement import Canary, CanaryLimits, Rows, Scores
-from art.server.jobs.job_store import TrainingJob
+from art.server.jobs.job_table import TrainingJob
 from art.server.jobs.step_job import StepJob
 from art.server.promotion.promote import ServedModel, ignore_progress
 from art.server.settings import ControlSettings

@@ -24,7 +24,7 @@ from art.errors import RequestError, TrainingError
 from art.rendering.chat_renderer import ChatRenderer, Message, Tool
 from art.server.chat.messages import read_messages, read_tools
 from art.server.checkpoints.sampler_agreement import Canary, canary_rows
-from art.server.jobs.job_store import TrainingJob
+from art.server.jobs.job_table import TrainingJob
 from art.server.jobs.step_job import StepJob
 from art.server.ledger.face import SampleLedger
 from art.server.ledger.schema import SampleRecord

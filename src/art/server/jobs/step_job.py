@@ -11,7 +11,7 @@ from typing import ClassVar
 from art.errors import ARTError, RequestError
 from art.server.checkpoints.checkpoints import JobNote
 from art.server.checkpoints.sampler_agreement import Canary, canary_rows
-from art.server.jobs.job_store import TrainingJob
+from art.server.jobs.job_table import TrainingJob
 from art.server.promotion.promote import Progress, Promotion, ServedModel
 from art.server.workers.trainer_worker import TrainedModel
 from art.wire.jobs import BalanceSheet, TrainResultInfo

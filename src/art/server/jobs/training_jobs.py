@@ -33,7 +33,8 @@ from art.errors import (
 from art.process.in_use import InUse
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import RegisteredModels
-from art.server.jobs.job_store import JobQueue, JobRequest, JobStoreError, JobTable, QueuedJob, TrainingJob
+from art.server.jobs.job_store import JobQueue
+from art.server.jobs.job_table import JobRequest, JobStoreError, JobTable, QueuedJob, TrainingJob
 from art.server.jobs.sft_job import SftJob
 from art.server.jobs.step_job import StepJob, job_error_code
 from art.server.jobs.train_job import TrainJob, reference_folder
