@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM = false
 # Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help environments quickstart mail test test-fast lint types contracts check audit docs notebooks format bench bench-% gpu-kit gpu-kit-check crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-all test-fast lint types contracts check audit docs notebooks format bench bench-% gpu-kit gpu-kit-check crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -80,11 +80,18 @@ mail: $(VENV)/.installed-user         ## the same for the mail agent with three 
 doctor: $(VENV)/.installed-user       ## check this installation with a complete miniature step
 	$(BIN)/art doctor
 
-test: environments           ## install, then run the whole test suite
-	ART_TEST_EVERYTHING=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+# What needs programs of others, or is long and about pages and examples: `make test-all` runs it too.
+APART  = tests/extensions tests/integrations tests/promises/examples tests/promises/new_user tests/promises/deploy tests/promises/docs/test_code_blocks.py
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test-fast: $(VENV)/.installed         ## the tests that start no process, in less than a minute
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(VENV)/.installed     ## install, then test the core and the ways through it
+	$(PYTEST) $(addprefix --ignore=,$(APART)) $(ARGS)
+
+test-all: environments       ## all tests, with the environments that they need
+	ART_TEST_EVERYTHING=1 $(PYTEST) $(ARGS)
+
+test-fast: $(VENV)/.installed         ## the tests that start no process, in a minute or two
+	$(PYTEST) -m "not slow" $(ARGS)
 
 lint: $(VENV)/.installed              ## ruff: style and likely bugs
 	$(BIN)/ruff check .
