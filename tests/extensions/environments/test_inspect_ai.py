@@ -1,4 +1,4 @@
-"""Tasks of the real inspect-ai, in an environment of its own (`make test` makes it)."""
+"""Tasks of the real inspect-ai, in an environment of its own (`make test-all` makes it)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Games with the real library, in an environment of its own (`make test` makes it)."""
+"""Games with the real library, in an environment of its own (`make test-all` makes it)."""
 
 from __future__ import annotations
 

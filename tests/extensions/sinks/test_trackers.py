@@ -1,6 +1,6 @@
 """What every tracker promises, with the real library: its own reader finds the numbers that were reported.
 
-Trackio and MLflow run in an environment of their own (`make test` makes it). It has the client of MLflow that
+Trackio and MLflow run in an environment of their own (`make test-all` makes it). It has the client of MLflow that
 the extra installs, and in a folder beside it the whole MLflow, for a real server.
 """
 
