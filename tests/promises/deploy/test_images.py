@@ -81,7 +81,7 @@ def test_a_dockerfile_has_no_flaw_and_serves(path: Path) -> None:
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_the_options_that_a_box_serves_with_exist(nodes: int) -> None:
     script = task_of(BoxPlan(name="box", version="0.1.0", gpu="H100", nodes=nodes))["run"]
-    [line] = [line for line in script.splitlines() if "skypilot.box" in line]
+    [line] = [line for line in script.splitlines() if "launch.box" in line]
     options = shlex.split(line.partition(" -- ")[2])
     assert options[:2] == ["--engine", "builtin"] and ("--cluster" in options) is (nodes > 1)
     assert not serve_flaws(["art", "serve", "--port", "8000", *options])

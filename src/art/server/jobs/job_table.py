@@ -90,7 +90,7 @@ class NewJob:
 
 
 class EndedJob(TypedDict, total=False):
-    """What is written of a job that has ended."""
+    """The values that are written of a job that has ended."""
 
     state: JobState
     result: str
