@@ -121,15 +121,14 @@ def test_a_table_has_a_line_for_each_way_the_best_first() -> None:
     assert "| 0.10 |" in skill_table(records)
 
 
-def test_the_sweep_takes_more_seeds_of_its_best_three_once_all_are_measured() -> None:
+def test_the_sweep_takes_more_seeds_of_its_best_and_the_default_once_all_are_measured() -> None:
     dozen = sweep.cells("m", [])
     assert len(dozen) == 12 and {one.seed for one in dozen} == {0}
     scores = {one: measured(place / 20, place / 20) for place, one in enumerate(dozen)}
     assert sweep.cells("m", [record(one, scores[one]) for one in dozen[:11]]) == dozen
     more = sweep.cells("m", [record(one, scores[one]) for one in dozen])[12:]
-    assert [(one.variant, one.seed) for one in more] == [
-        (one.variant, seed) for one in reversed(dozen[9:]) for seed in (1, 2)
-    ]
+    again = [*(one.variant for one in reversed(dozen[9:])), sweep.DEFAULT]
+    assert [(one.variant, one.seed) for one in more] == [(one, seed) for one in again for seed in (1, 2)]
 
 
 def test_every_cell_of_the_league_has_the_same_seconds_and_held_out_scenarios() -> None:
