@@ -126,11 +126,11 @@ def show_dearest_files(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without vLLM's environment its tests are skipped, with the remedy; `make test-all` makes it, and asks for
-    all of them."""
+    """Without vLLM's environment its tests are skipped, with the remedy; `make test-all` makes it, and asks
+    for all of them."""
     if VLLM_ENVIRONMENT.exists() or os.environ.get("ART_TEST_EVERYTHING"):
         return
-    missing = pytest.mark.skip(reason="no vLLM: run `art runtime install --at .venv-vllm`, or `make test-all`")
+    missing = pytest.mark.skip(reason="no vLLM: run `art runtime install --at .venv-vllm`, `make test-all`")
     for item in items:
         if item.get_closest_marker("vllm"):
             item.add_marker(missing)

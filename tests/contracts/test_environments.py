@@ -1,6 +1,6 @@
 """All environments by name keep one contract: the same scenarios everywhere, and a rollout's whole record.
 
-Those of other libraries run in an environment of their own (`make test-all` makes it), with the real libraries.
+Those of other libraries run, with the real ones, in an environment of their own: `make test-all` makes it.
 """
 
 from __future__ import annotations

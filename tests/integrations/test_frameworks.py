@@ -1,7 +1,7 @@
 """Agents of other people's frameworks, unmodified: what they say to a rollout's address becomes a trajectory.
 
-Each program runs with an environment of its own (`make test-all` makes it) and knows nothing of ART: an address,
-a key and a model's name, given as its SDK reads them. The nano model answers greedily, so a conversation
+Each program runs with an environment that `make test-all` makes and knows nothing of ART: an address, a key
+and a model's name, given as its SDK reads them. The nano model answers greedily, so a conversation
 that is passed on exactly ends with the right name.
 """
 

@@ -1,4 +1,4 @@
-"""Environments of verifiers with the real library, in an environment of its own (`make test-all` makes it)."""
+"""Environments of verifiers with the real library, in an environment that `make test-all` makes."""
 
 from __future__ import annotations
 

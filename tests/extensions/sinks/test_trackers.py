@@ -1,7 +1,7 @@
 """What every tracker promises, with the real library: its own reader finds the numbers that were reported.
 
-Trackio and MLflow run in an environment of their own (`make test-all` makes it). It has the client of MLflow that
-the extra installs, and in a folder beside it the whole MLflow, for a real server.
+Trackio and MLflow run in an environment that `make test-all` makes. It has the client of MLflow that the
+extra installs, and in a folder beside it the whole MLflow, for a real server.
 """
 
 from __future__ import annotations
