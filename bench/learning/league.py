@@ -24,10 +24,10 @@ TASKS = ("extract_json", "guess_number")
 SEEDS = (0, 1)
 SECONDS = 480.0
 HELD_OUT = 96
-BEST: Mapping[str, Any] = MappingProxyType({"learning_rate": 3e-4, "groups": 8, "group_size": 8})
+BEST: Mapping[str, Any] = MappingProxyType({"learning_rate": 1e-3, "groups": 8, "group_size": 8})
 """The best of the sweep (`bench.learning.sweep`)."""
 TUNED: Mapping[str, Any] = MappingProxyType({"learning_rate": 3e-4, "batch_size": 8})
-OUR_RATE = {"learning_rate": BEST["learning_rate"], "lora": {"r": 16, "lora_alpha": 32}}
+OUR_RATE = {"learning_rate": TUNED["learning_rate"], "lora": {"r": 16, "lora_alpha": 32}}
 
 
 def default_settings(model: str) -> dict[str, Any]:
