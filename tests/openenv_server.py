@@ -12,7 +12,7 @@ from starting import StartedProgram
 
 TESTS = Path(__file__).parent
 PYTHON = TESTS.parent / ".venv-verifiers" / "bin" / "python"
-PROGRAM = TESTS / "environments" / "adapters" / "programs" / "openenv_worlds.py"
+PROGRAM = TESTS / "extensions" / "environments" / "programs" / "openenv_worlds.py"
 
 
 @contextmanager

@@ -47,6 +47,7 @@ def art(*words: str, path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_ours_come_through_the_door() -> None:
     kinds = (COMMAND, DIALECT, ENVIRONMENT, PAGES, PLACER, RUNTIME, STORE)
     found = {(kind, name): load_extension(kind, name) for kind in kinds for name in extension_points(kind)}

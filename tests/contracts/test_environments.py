@@ -162,7 +162,7 @@ def endpoint() -> Iterator[LlmServer]:
 
 
 def run_apart(order: Mapping[str, Any], seed: int, place: str) -> list[dict[str, Any]]:
-    hub = ROOT / "tests" / "environments" / "adapters" / "programs"
+    hub = ROOT / "tests" / "extensions" / "environments" / "programs"
     variables = {
         **{"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONHASHSEED": str(seed)},
         **{"PYTHONPATH": f"{ROOT / 'src'}:{HERE}:{hub}", "HF_HUB_OFFLINE": "1"},

@@ -80,6 +80,7 @@ def _loaded_command(name: str) -> Any:
     group = typer.Typer(
         name=name, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
     )
+    context: dict[str, Any] = {}
     try:
         found = load_extension(COMMAND, name)
     except ConfigurationError as error:
@@ -90,9 +91,10 @@ def _loaded_command(name: str) -> Any:
             raise typer.Exit(2)
 
         found.__doc__ = "Not there: its extension cannot be loaded."
+        context = {"allow_extra_args": True, "ignore_unknown_options": True}
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
-    group.command(name)(found)
+    group.command(name, context_settings=context)(found)
     return typer.main.get_command(group)
 
 

@@ -10,7 +10,7 @@ from figures import nodes
 
 SOURCE = Path(__file__).parents[3] / "src"
 ROOMS = (
-    "art_extensions",
+    *(f"art_extensions/{room}" for room in ("langgraph", "logs", "postgres", "sinks", "ui")),
     *(f"art/{room}" for room in ("client", "rewards", "runs", "server", "tracking", "training")),
 )
 MAKING = {"mkdir", "makedirs", "write_text", "write_bytes"}
