@@ -16,6 +16,8 @@
                  makes a `WorkerPlacer` (`art.server.cluster_settings`)
     store        what several servers share, by the scheme of its address: a `StoreExtension`
                  (`art.server.shared_store`)
+    sandbox      where rules check a model's texts, by the name `processes`: a class that makes a
+                 `Sandbox` (`art.rewards.sandbox`)
     runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
 
 ART's own extensions, `art_extensions`, come through the same door. The core imports none of them.
@@ -43,6 +45,7 @@ ENVIRONMENT = "environment"
 PAGES = "pages"
 PLACER = "placer"
 RUNTIME = "runtime"
+SANDBOX = "sandbox"
 SINK = "sink"
 STORE = "store"
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"

@@ -255,6 +255,16 @@ PATHS: Mapping[str, str | Names] = {
         "art.rewards.judge_checks:Alarm Calibration CalibrationGroup JudgeChecks calibrate",
         "art.rewards.judge_watch:JudgeWatch",
     ),
+    "art.rewards.verifiers": names(
+        "art.rewards.matches:ExactMatch JsonSchemaMatch MathMatch RegexMatch",
+        "art.rewards.sandbox:Limits",
+        "art.rewards.verifier:Verifier last_answer",
+        "art_extensions.sandbox.code:CodeTests ProgramCases",
+    ),
+    "art.rewards.verifiers.code": "art_extensions.sandbox.code",
+    "art.rewards.verifiers.limited_process": "art_extensions.sandbox.limited_process",
+    "art.rewards.verifiers.matches": "art.rewards.matches",
+    "art.rewards.verifiers.verifier": "art.rewards.verifier",
     "art.serverless": names("art.client.backends.serverless_backend:ServerlessBackend"),
     "art.serverless.backend": "art.client.backends.serverless_backend",
     "art.serverless.client": names(
