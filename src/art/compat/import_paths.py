@@ -316,6 +316,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.tinker_native": names(unbuilt=_same_answer(_TINKER, "TinkerNativeBackend")),
     "art.tinker_native.backend": names(instead=_TINKER),
     "art.tinker_native.data": names(instead=_TINKER),
+    "art.engine.vllm": "art_extensions.vllm",
     "art.ui": "art_extensions.ui",
     "art.utils": names(
         "art.client.sft.sft_dataset:iterate_dataset",
