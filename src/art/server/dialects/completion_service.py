@@ -246,17 +246,17 @@ class CompletionService:
         ]
         scoped = self._rollout_scope(prepared.rollout_id, prepared.tenant)
         # Of the base model nothing is learned: what it says is context.
-        told: ExchangeRecords | None = None
+        exchanges: ExchangeRecords | None = None
         if scoped is not None and prepared.target.project:
-            told = await run_in_thread_if_large(
+            exchanges = await run_in_thread_if_large(
                 prepared.request.size, ExchangeRecords, scoped, prepared, done
             )
-            scoped.text_bytes += told.size
+            scoped.text_bytes += exchanges.size
         also = keep_images(prepared.images, prepared.created_at)
-        also += told.statements if told is not None else ()
+        also += exchanges.statements if exchanges is not None else ()
         await self._ledger.writer.append(records, also)
-        if told is not None:
-            told.remember()
+        if exchanges is not None:
+            exchanges.remember()
         for record in records:
             self._stitcher.remember(record)
 
@@ -437,8 +437,8 @@ class StreamedChoice:
             opens = index == len(self._arguments)
             if opens:
                 self._arguments.append("")
-            arguments, told = call["function"]["arguments"], self._arguments[index]
-            new = arguments[len(told) :] if arguments.startswith(told) else ""
+            arguments, sent = call["function"]["arguments"], self._arguments[index]
+            new = arguments[len(sent) :] if arguments.startswith(sent) else ""
             self._arguments[index] += new
             if new or opens:
                 pieces.append(CallPiece(index, call, new, opens))

@@ -191,8 +191,8 @@ class TrainingJobs:
         info, end = await self.store.info(job_id), self._untold.get(job_id)
         if end is None:
             return info
-        told = {"result": end.result, "error": end.error, "error_code": end.error_code}
-        return info.model_copy(update={"state": "done" if end.result else "failed", **told})
+        outcome = {"result": end.result, "error": end.error, "error_code": end.error_code}
+        return info.model_copy(update={"state": "done" if end.result else "failed", **outcome})
 
     async def events(self, job_id: str, after: int) -> AsyncIterator[bytes]:
         """Lines of JSON from event `after + 1` on until the job ended; a blank line when nothing happens."""
