@@ -310,9 +310,9 @@ class Trainer:
         """The plan of the rank with the least memory: all cut the batch alike, and recompute layers alike."""
         if self.ranks.world == 1:
             return plan
-        told = self.ranks.gather([plan.token_budget, plan.way.checkpointing])
-        self.policy.checkpoint_activations = any(twice for _, twice in told)
-        return replace(plan, token_budget=min(budget for budget, _ in told))
+        plans = self.ranks.gather([plan.token_budget, plan.way.checkpointing])
+        self.policy.checkpoint_activations = any(twice for _, twice in plans)
+        return replace(plan, token_budget=min(budget for budget, _ in plans))
 
     def _learner(self, model: OpenModel, request: TrainRequest) -> Learner:
         if request.algorithm.critic is not None and model.critic is None:
