@@ -235,9 +235,9 @@ class JudgeWatch:
         observed = reduce(lambda a, b: a | b, found, length_sums(views, scores))
         failed = {"judge/check_failed": observed.pop("check_failed", 0.0)} if asked else {}
         self._record.add(key, observed)
-        told = {f"judge/{name}": value for name, value in observed.items() if not name.startswith("length_")}
+        shown = {f"judge/{name}": value for name, value in observed.items() if not name.startswith("length_")}
         alarms = await self._bells.update(check_readings(checks, self._record), checks.on_alarm)
-        return {**told, **self._trends(), **failed, **alarms}
+        return {**shown, **self._trends(), **failed, **alarms}
 
     def _trends(self) -> Figures:
         known = {

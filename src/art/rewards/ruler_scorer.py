@@ -150,7 +150,7 @@ def read_ruler_answer(answer: Any, wanted: Collection[str]) -> RulerAnswer:
 
     Raises ValueError, which says what is wrong, where there is not one usable score.
     """
-    given: dict[str, GivenScore] = {}
+    found: dict[str, GivenScore] = {}
     problems: dict[str, str] = {}
     for entry in _entries(answer):
         identity = str(entry.get("trajectory_id", "")).strip()
@@ -159,16 +159,16 @@ def read_ruler_answer(answer: Any, wanted: Collection[str]) -> RulerAnswer:
         one = _read_score(entry)
         if isinstance(one, str):
             problems[identity] = one
-        elif identity in given and given[identity].score != one.score:
-            problems[identity] = f"it has two scores, {given[identity].score:g} and {one.score:g}"
+        elif identity in found and found[identity].score != one.score:
+            problems[identity] = f"it has two scores, {found[identity].score:g} and {one.score:g}"
         else:
-            given[identity] = one
-    kept = {identity: one for identity, one in given.items() if identity not in problems}
-    lacking = {i: problems.get(i, "it has no score") for i in wanted if i not in kept}
-    if not kept:
-        told = "; ".join(f"{identity}: {problem}" for identity, problem in lacking.items())
-        raise ValueError(f"no usable score for any trajectory ({told}); name them by these ids")
-    return RulerAnswer(scores=kept, problems=lacking)
+            found[identity] = one
+    usable = {identity: one for identity, one in found.items() if identity not in problems}
+    lacking = {i: problems.get(i, "it has no score") for i in wanted if i not in usable}
+    if not usable:
+        details = "; ".join(f"{identity}: {problem}" for identity, problem in lacking.items())
+        raise ValueError(f"no usable score for any trajectory ({details}); name them by these ids")
+    return RulerAnswer(scores=usable, problems=lacking)
 
 
 def _entries(answer: Any) -> list[dict[str, Any]]:
