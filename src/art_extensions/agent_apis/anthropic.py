@@ -178,12 +178,12 @@ def usage_of(input_tokens: int, completion: Completion) -> dict[str, Any]:
 def anthropic_error(error: ARTError, tenant: Tenant = None) -> dict[str, Any]:
     """`{"type": "error", "error": {...}}`; `details.error_code` is the code that OpenAI's shape has."""
     status, _ = status_of(error)
-    told = error_body(error, tenant)["error"]
-    details = {"error_code": told["code"], "param": told["param"]}
+    openai_error = error_body(error, tenant)["error"]
+    details = {"error_code": openai_error["code"], "param": openai_error["param"]}
     kind = "invalid_request_error" if status < 500 else "api_error"
     return {
         "type": "error",
-        "error": {"type": _KINDS.get(status, kind), "message": told["message"], "details": details},
+        "error": {"type": _KINDS.get(status, kind), "message": openai_error["message"], "details": details},
     }
 
 

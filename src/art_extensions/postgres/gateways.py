@@ -80,13 +80,13 @@ class ControllerLock:
         Raises: DatabaseError when there is no database to wait for, ConfigurationError.
         """
         await database.prepare_tables("controller", CONTROLLER_VERSION, CREATE_CONTROLLER)
-        told = False
+        announced = False
         while True:
             connection = await connect(database.address, **_KEEPALIVE)
             try:
                 while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
-                    if not told:
-                        told = True
+                    if not announced:
+                        announced = True
                         on_wait(str(await connection.fetchval("SELECT holder FROM controller")))
                     await asyncio.sleep(_TRY_SECONDS)
                 epoch = await _next_epoch(connection)
