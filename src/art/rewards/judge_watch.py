@@ -274,9 +274,9 @@ class JudgeWatch:
     ) -> Figures:
         try:
             if isinstance(holdout, Reward):
-                held = await holdout.scores(group)
+                opinion = await holdout.scores(group)
             else:
-                held = await holdout.score(views)
+                opinion = await holdout.score(views)
         except (LlmError, VerifierError) as error:
             return self._failure("hold-out", str(error))
         except ConfigurationError as error:
@@ -284,8 +284,8 @@ class JudgeWatch:
                 raise
             return self._failure("hold-out", str(error))
         self._has_holdout = True
-        held = opinions["hold-out"] = finite_scores(holdout.name, held, len(views))
-        return self._compared("hold-out", scores, held, holdout_gap)
+        opinion = opinions["hold-out"] = finite_scores(holdout.name, opinion, len(views))
+        return self._compared("hold-out", scores, opinion, holdout_gap)
 
     async def _calibrated(self, number: int) -> Figures:
         try:

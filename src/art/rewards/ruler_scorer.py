@@ -432,21 +432,21 @@ class RulerScorer:
                 len(views),
             )
             self._told_of_equals = True
-        sitting = GroupJudging(self, views, salt)
+        judging = GroupJudging(self, views, salt)
         # In an order of their own: in which order the attempts ended must not make another question.
         distinct = [first[name] for name in sorted(first)]
-        await sitting.score_part(distinct, [i for i in order if i in distinct] if order is not None else None)
-        scores = [sitting.score(first[name]) for name in signatures]
-        self._warn_unscored(sitting, scores)
+        await judging.score_part(distinct, [i for i in order if i in distinct] if order is not None else None)
+        scores = [judging.score(first[name]) for name in signatures]
+        self._warn_unscored(judging, scores)
         return scores
 
-    def _warn_unscored(self, sitting: GroupJudging, scores: Sequence[Score]) -> None:
+    def _warn_unscored(self, judging: GroupJudging, scores: Sequence[Score]) -> None:
         reasons = [score.value.reason for score in scores if isinstance(score.value, Unscored)]
         if reasons:
             log.warning("%d of %d trajectories have no score: %s", len(reasons), len(scores), reasons[0])
-        if sitting.rejection is None or len(reasons) < len(scores):
+        if judging.rejection is None or len(reasons) < len(scores):
             self._rejected = 0
             return
         self._rejected += 1
         if self._rejected >= REJECTED_GROUPS:
-            raise sitting.rejection
+            raise judging.rejection

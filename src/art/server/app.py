@@ -313,9 +313,9 @@ class App:
         if dialect is None:
             # Having an application, the router raises what it refuses.
             routed = {**scope, "app": self}
-            held = scope["path"] in TOKENIZATION
+            counted = scope["path"] in TOKENIZATION
             try:
-                with self._requests.count_request(asker.tenant) if held else contextlib.nullcontext():
+                with self._requests.count_request(asker.tenant) if counted else contextlib.nullcontext():
                     await self._routes(routed, receive, send)
             finally:
                 seen.route = self._templates.get(routed.get("endpoint"), NO_ROUTE)

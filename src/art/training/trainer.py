@@ -218,11 +218,11 @@ class Trainer:
                 raise CheckpointError(
                     f"The checkpoint {str(checkpoint)!r} holds {_spelled(state.lora)}, not {_spelled(lora)}."
                 )
-        held = self._open.get(name)
-        if held is not None and state is not None and checkpoint is not None and held.content is not None:
-            if held.differs_in_step_alone(state, checkpoint, self.policy.name):
-                held.step = state.step
-                return held.step
+        opened = self._open.get(name)
+        if opened is not None and state is not None and checkpoint is not None and opened.content is not None:
+            if opened.differs_in_step_alone(state, checkpoint, self.policy.name):
+                opened.step = state.step
+                return opened.step
         model = self._attach(lora, seed)
         if state is not None and checkpoint is not None:
             try:

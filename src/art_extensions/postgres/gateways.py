@@ -154,10 +154,10 @@ class ControllerLock:
             with contextlib.suppress(*known_errors()):
                 connection = await connect(self._address, **_KEEPALIVE)
                 try:
-                    held = await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK)
+                    acquired = await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK)
                     if await _ask_epoch(connection) != self.epoch:
                         return False
-                    if held:
+                    if acquired:
                         self._connection, connection = connection, None
                         _log.warning("the controller's lock in %s is held again", self._address.shown)
                         return True

@@ -112,8 +112,8 @@ def _longest(decoder: json.JSONDecoder, text: str) -> Any:
         except ValueError:
             start, dead_ends = start + 1, dead_ends + 1
             continue
-        for name, held in value.items() if isinstance(value, dict) else ():
-            if isinstance(held, list) and lists.setdefault(name, held) != held:
+        for name, member in value.items() if isinstance(value, dict) else ():
+            if isinstance(member, list) and lists.setdefault(name, member) != member:
                 raise SeveralAnswersError(f"there are several answers in it, with different {name!r}")
         if end - start > best_length:
             best, best_length = value, end - start

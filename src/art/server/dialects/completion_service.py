@@ -512,10 +512,10 @@ async def _sample_into_queue(
 def _unchangeable_part(text: str, stops: tuple[str, ...]) -> str:
     """The text without an unfinished character, and without an end that may become a stop string."""
     text = text.rstrip("\ufffd")
-    held = 0
+    unfinished = 0
     for stop in stops:
-        for length in range(min(len(stop) - 1, len(text)), held, -1):
+        for length in range(min(len(stop) - 1, len(text)), unfinished, -1):
             if text.endswith(stop[:length]):
-                held = length
+                unfinished = length
                 break
-    return text[: len(text) - held]
+    return text[: len(text) - unfinished]

@@ -309,9 +309,9 @@ class TrainerWorker:
         Raises CheckpointError when that checkpoint is unfit: an older one is never used silently.
         """
         trainer, newest = await self.client(), checkpoints.newest()
-        held = self._open.get(model.key)
-        if held is not None and held.is_open_in(trainer) and held.step == newest:
-            return held
+        opened_before = self._open.get(model.key)
+        if opened_before is not None and opened_before.is_open_in(trainer) and opened_before.step == newest:
+            return opened_before
         self.invalidate(model)
         path = None if newest is None else str(checkpoints.path(newest))
         request = OpenRequest(model=model.key, lora=model.lora, checkpoint=path, seed=model.seed)
