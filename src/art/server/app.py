@@ -377,18 +377,18 @@ def _is_probe(scope: Scope) -> bool:
 
 
 def _dialects(
-    sampler: CompletionService, limits: LimitSettings, left_out: Counter[tuple[str, str]]
+    service: CompletionService, limits: LimitSettings, left_out: Counter[tuple[str, str]]
 ) -> dict[str, Dialect]:
     """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
     threads = TenantThreads()
-    completions = Completions(sampler, limits, threads)
+    completions = Completions(service, limits, threads)
     found: dict[str, Dialect] = {
-        "/v1/chat/completions": ChatCompletions(sampler, limits, threads),
+        "/v1/chat/completions": ChatCompletions(service, limits, threads),
         "/v1/completions": completions,
-        "/inference/v1/generate": TokenCompletions(sampler, limits, threads, completions.raw),
+        "/inference/v1/generate": TokenCompletions(service, limits, threads, completions.raw),
     }
     for extension in load_extensions(DIALECT).values():
-        found |= extension.make(sampler, limits, threads, left_out)
+        found |= extension.make(service, limits, threads, left_out)
     return found
 
 

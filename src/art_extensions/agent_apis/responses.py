@@ -375,13 +375,13 @@ class Responses(AgentDialect):
 
     def __init__(
         self,
-        sampler: CompletionService,
+        service: CompletionService,
         limits: LimitSettings,
         threads: TenantThreads | None = None,
         counts: Counter[tuple[str, str]] | None = None,
     ) -> None:
         """See `AgentDialect`."""
-        super().__init__(sampler, limits, threads, counts)
+        super().__init__(service, limits, threads, counts)
         self._store = ResponseStore(max_bytes=limits.stored_responses)
         self.routes = [
             Route("/v1/responses/{response_id}", self.stored, methods=["GET"]),
@@ -402,20 +402,20 @@ class Responses(AgentDialect):
         """Sample what is asked for."""
         tenant = tenant_in(scope)
         target = await self.target_of(scope, request.chat)
-        with self.sampler.catalog.using(target):
+        with self.service.catalog.using(target):
             prepared = await self.prepare(scope, request.chat, target)
             if request.chat.stream:
                 writer = ResponseEvents(request, prepared, lambda one: self._keep(tenant, request, one))
-                if await send_stream(stream_reply_events(self.sampler, prepared), writer, send):
-                    self.sampler.delivered(prepared)
+                if await send_stream(stream_reply_events(self.service, prepared), writer, send):
+                    self.service.delivered(prepared)
                 return
-            (done,) = await complete_request(self.sampler, prepared)
+            (done,) = await complete_request(self.service, prepared)
             status = status_of_end(done.finish)
             output = output_of(request, prepared, done.completion, done.message, status)
             response = response_of(request, prepared, done.completion, status=status, output=output)
             self._keep(tenant, request, response)
             await send_json(send, orjson.dumps(response))
-            self.sampler.delivered(prepared)
+            self.service.delivered(prepared)
 
     def _keep(self, tenant: Tenant, request: ResponsesRequest, response: dict[str, Any]) -> None:
         if request.store:

@@ -300,17 +300,17 @@ class CommittedChoice:
     """`stop`, `length` or `tool_calls`."""
 
 
-async def complete_request(sampler: CompletionService, prepared: PreparedRequest) -> list[CommittedChoice]:
+async def complete_request(service: CompletionService, prepared: PreparedRequest) -> list[CommittedChoice]:
     """Sample every choice; return when all are in the ledger. Raises: what the engine raises."""
     completions = [new_completion() for _ in range(prepared.request.n)]
     if len(completions) == 1:
-        await _sample_to_end(sampler, prepared, 0, completions[0])
+        await _sample_to_end(service, prepared, 0, completions[0])
     else:
         await gather_or_cancel(
-            [_sample_to_end(sampler, prepared, n, one) for n, one in enumerate(completions)]
+            [_sample_to_end(service, prepared, n, one) for n, one in enumerate(completions)]
         )
     done = [(one, prepared.message(one)) for one in completions]
-    await sampler.keep(prepared, done)
+    await service.keep(prepared, done)
     return [CommittedChoice(one, message, finish_reason(one, message)) for one, message in done]
 
 
@@ -326,9 +326,9 @@ async def gather_or_cancel(runs: list[Any]) -> list[Any]:
 
 
 async def _sample_to_end(
-    sampler: CompletionService, prepared: PreparedRequest, index: int, completion: Completion
+    service: CompletionService, prepared: PreparedRequest, index: int, completion: Completion
 ) -> None:
-    async for _ in sampler.deltas(prepared, index, completion):
+    async for _ in service.deltas(prepared, index, completion):
         pass
 
 
@@ -456,7 +456,7 @@ class StreamedChoice:
 
 
 async def stream_reply_events(
-    sampler: CompletionService, *prompts: PreparedRequest
+    service: CompletionService, *prompts: PreparedRequest
 ) -> AsyncIterator[StreamEvent]:
     """`StreamStarted`, then `ReplyDelta` and `ChoiceFinished` of each choice; close it with `aclosing`.
 
@@ -465,7 +465,7 @@ async def stream_reply_events(
     places = [(prepared, place) for prepared in prompts for place in range(prepared.request.n)]
     choices = [StreamedChoice(prepared, index, place) for index, (prepared, place) in enumerate(places)]
     queue: asyncio.Queue[Emission | ARTError] = asyncio.Queue()
-    tasks = [asyncio.create_task(_sample_into_queue(sampler, choice, queue)) for choice in choices]
+    tasks = [asyncio.create_task(_sample_into_queue(service, choice, queue)) for choice in choices]
     open_choices = len(choices)
     begun = False
     try:
@@ -482,7 +482,7 @@ async def stream_reply_events(
                 yield choice.delta_event(delta)
                 continue
             ended = choice.end()
-            await sampler.keep(choice.prepared, [(choice.completion, choice.message)])
+            await service.keep(choice.prepared, [(choice.completion, choice.message)])
             open_choices -= 1
             yield ended
     finally:
@@ -492,11 +492,11 @@ async def stream_reply_events(
 
 
 async def _sample_into_queue(
-    sampler: CompletionService, choice: StreamedChoice, queue: asyncio.Queue[Emission | ARTError]
+    service: CompletionService, choice: StreamedChoice, queue: asyncio.Queue[Emission | ARTError]
 ) -> None:
     last: Emission | ARTError = WorkerError(f"sampling {choice.completion.sample_id} ended unexpectedly")
     try:
-        async for delta in sampler.deltas(choice.prepared, choice.place, choice.completion):
+        async for delta in service.deltas(choice.prepared, choice.place, choice.completion):
             queue.put_nowait((choice.index, delta))
         last = (choice.index, None)
     except ARTError as error:
