@@ -104,8 +104,8 @@ def evaluate_model(
     for shown, of_step in found.items():
         console.print(score_table(f"{named.key}@{shown} on {source.name}", of_step))
     for name, gain in gains.items():
-        told = "no scenario was scored at both" if gain is None else gain.signed()
-        console.print(f"{name}: reward of step {step} less that of step {other}, by scenario: {told}")
+        difference = "no scenario was scored at both" if gain is None else gain.signed()
+        console.print(f"{name}: reward of step {step} less that of step {other}, by scenario: {difference}")
 
 
 async def score_steps(

@@ -308,9 +308,9 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
     async def _fetch_exchanges(self, method: str, verb: str) -> None:
         path = f"/art/rollouts/{self._open_scope().rollout_id}{verb}"
         connection = _connection_of(self.model)
-        told = await connection.call(method, path, RolloutExchanges, deadline_s=CLOSE_S)
-        fill_trajectory(self.trajectory, told)
-        self.forks = told.forks
+        exchanges = await connection.call(method, path, RolloutExchanges, deadline_s=CLOSE_S)
+        fill_trajectory(self.trajectory, exchanges)
+        self.forks = exchanges.forks
 
     def _open_scope(self) -> RolloutScope:
         if self._scope is None:

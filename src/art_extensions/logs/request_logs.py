@@ -345,8 +345,8 @@ def _fault(reply: LoggedReply) -> str | None:
 
 
 def _with_tools(row: dict[str, Any], call: LoggedCall) -> dict[str, Any]:
-    told = {"tools": call.tools, "tool_choice": call.tool_choice}
-    return row | {name: value for name, value in told.items() if value}
+    fields = {"tools": call.tools, "tool_choice": call.tool_choice}
+    return row | {name: value for name, value in fields.items() if value}
 
 
 def _speaker(message: Message) -> str:

@@ -268,8 +268,8 @@ class EngineWorkers:
     def devices(self) -> list[str]:
         """Returns the devices of the replicas, as the machine counts them."""
         replicas = self.pool.replicas
-        told = [replica.info.device if replica.info is not None else "" for replica in replicas]
-        return list(self._devices or told)
+        reported = [replica.info.device if replica.info is not None else "" for replica in replicas]
+        return list(self._devices or reported)
 
     def dtypes(self) -> list[str]:
         """Returns the dtypes of the replicas."""
