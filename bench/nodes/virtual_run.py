@@ -24,9 +24,9 @@ from art.engine.protocol import GenerateRequest, Sampling
 from art.errors import ARTError
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog
+from art.server.checkpoints.canary import Canary
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote
 from art.server.checkpoints.registered_models import Registration
-from art.server.checkpoints.sampler_agreement import Canary
 from art.server.data_folder import DataLayout
 from art.server.promotion.promote import ServedModel, ignore_progress
 from art.server.settings import ControlSettings

@@ -15,14 +15,14 @@ from art.engine.builtin.engine import BuiltinEngine
 from art.engine.nano_models import resolve
 from art.engine.replicas.pool import EnginePool
 from art.errors import ParityError
-from art.server.checkpoints.sampler_agreement import (
+from art.server.checkpoints.parity import (
     PARITY_FLOAT32,
     Parity,
-    Rows,
     judge_parity,
     likely_cause,
     measure_parity,
 )
+from art.server.checkpoints.score_difference import Rows
 from art.training.policy import load_policy
 from art.training.trainer import Trainer
 from art.wire.engine import BuiltinOptions

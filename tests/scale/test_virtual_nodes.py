@@ -65,7 +65,7 @@ def test_a_wrong_adapter_and_a_lost_request_are_found(
     from bench.nodes import virtual_nodes
 
     from art.engine.replicas import pool
-    from art.server.checkpoints import sampler_agreement
+    from art.server.checkpoints import canary
 
     plan = Plan(nodes=8, rollouts=60, at_once=32, hardships=Hardships(lost_rack=3, rack_at=300.0))
     monkeypatch.setattr(pool, "DEATHS", 1)
@@ -78,7 +78,7 @@ def test_a_wrong_adapter_and_a_lost_request_are_found(
         self.adapters[name] += self.node.number == 3
 
     monkeypatch.setattr(virtual_nodes.VirtualEngine, "load_adapter", load_other)
-    monkeypatch.setattr(sampler_agreement.Canary, "check", lambda *args: None)
+    monkeypatch.setattr(canary.Canary, "check", lambda *args: None)
     found = simulate(plan, tmp_path / "wrong")
     assert found.wrong and found.uneven
 

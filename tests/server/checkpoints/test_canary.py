@@ -7,14 +7,14 @@ import math
 import pytest
 
 from art.errors import CanaryError
-from art.server.checkpoints.sampler_agreement import (
+from art.server.checkpoints.canary import (
     CANARY_FLOAT32,
     CANARY_LOW_PRECISION,
     Canary,
     canary_limits,
     canary_rows,
-    score_difference,
 )
+from art.server.checkpoints.score_difference import score_difference
 
 BEFORE = [[-1.0, -2.0], [-0.5]]
 AFTER = [[-0.9, -2.2], [-0.4]]

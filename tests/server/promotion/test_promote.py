@@ -17,9 +17,10 @@ from art.engine.protocol import Engine
 from art.errors import CanaryError
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog
+from art.server.checkpoints.canary import Canary, CanaryLimits
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote
 from art.server.checkpoints.registered_models import Registration
-from art.server.checkpoints.sampler_agreement import Canary, CanaryLimits, Rows, Scores
+from art.server.checkpoints.score_difference import Rows, Scores
 from art.server.jobs.job_table import TrainingJob
 from art.server.jobs.step_job import StepJob
 from art.server.promotion.promote import ServedModel, ignore_progress

@@ -10,7 +10,7 @@ import pytest
 
 from art.engine.base_models import resolve_base
 from art.errors import ConfigurationError, DeadlineError, MissingExtraError
-from art.server.checkpoints.sampler_agreement import CanaryLimits
+from art.server.checkpoints.canary import CanaryLimits
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings, parse_settings
 from art.server.workers.base_model import BaseModelWorkers

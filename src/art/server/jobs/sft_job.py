@@ -23,7 +23,7 @@ from art.batch.encode import encode_batch
 from art.errors import RequestError, TrainingError
 from art.rendering.chat_renderer import ChatRenderer, Message, Tool
 from art.server.chat.messages import read_messages, read_tools
-from art.server.checkpoints.sampler_agreement import Canary, canary_rows
+from art.server.checkpoints.canary import Canary, canary_rows
 from art.server.jobs.job_table import TrainingJob
 from art.server.jobs.step_job import StepJob
 from art.server.ledger.face import SampleLedger

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from art.errors import ARTError, RequestError
+from art.server.checkpoints.canary import Canary, canary_rows
 from art.server.checkpoints.checkpoints import JobNote
-from art.server.checkpoints.sampler_agreement import Canary, canary_rows
 from art.server.jobs.job_table import TrainingJob
 from art.server.promotion.promote import Progress, Promotion, ServedModel
 from art.server.workers.trainer_worker import TrainedModel

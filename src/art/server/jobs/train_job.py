@@ -38,8 +38,8 @@ from art.errors import (
     TrainingError,
 )
 from art.rendering.chat_renderer import ChatRenderer
+from art.server.checkpoints.canary import canary_rows
 from art.server.checkpoints.checkpoints import Checkpoints
-from art.server.checkpoints.sampler_agreement import canary_rows
 from art.server.jobs.job_table import TrainingJob
 from art.server.jobs.step_files import keep_tokens, rollout_records, write_rollouts
 from art.server.jobs.step_job import StepJob

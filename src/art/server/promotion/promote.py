@@ -20,17 +20,10 @@ from art.engine.base_models import BaseModel, resolve_base
 from art.errors import ARTError, CanaryError, NotFoundError
 from art.rendering import GREETING
 from art.server.catalog import Catalog, Serving
+from art.server.checkpoints.canary import Canary, CanaryLimits, canary_limits, check_finite, next_canary
 from art.server.checkpoints.checkpoints import Checkpoints, JobNote, lock_within
 from art.server.checkpoints.registered_models import RegisteredModels, Registration
-from art.server.checkpoints.sampler_agreement import (
-    Canary,
-    CanaryLimits,
-    ScoreDifference,
-    Scores,
-    canary_limits,
-    check_finite,
-    next_canary,
-)
+from art.server.checkpoints.score_difference import ScoreDifference, Scores
 from art.server.settings import ControlSettings
 from art.server.system_usage import SystemUsage
 from art.server.tenancy import tenant_of

@@ -26,15 +26,9 @@ from art.process.imports import import_lock
 from art.process.worker import RunningWorker, WorkerSpec, module_command
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog
-from art.server.checkpoints.sampler_agreement import (
-    Canary,
-    CanaryLimits,
-    Parity,
-    Rows,
-    Scores,
-    judge_parity,
-    measure_parity,
-)
+from art.server.checkpoints.canary import Canary, CanaryLimits
+from art.server.checkpoints.parity import Parity, judge_parity, measure_parity
+from art.server.checkpoints.score_difference import Rows, Scores
 from art.server.counts import WorkerCounts
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
