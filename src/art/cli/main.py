@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from art.cli.chat import chat
 from art.cli.config_file import ConfigFile
-from art.cli.mcp import mcp
+from art_extensions.scenarios.mcp_commands import mcp
 from art.cli.model_verbs import evaluate, explain, export, show
 from art.cli.models import models
 from art.cli.older_spellings import spelled_today
@@ -420,7 +420,7 @@ settings_verb(
     "art.runs.environment_run:EnvironmentSettings",
     unset=("learning_rate",),
 )(train)
-settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings", unset=("learning_rate",))(autorl)
+settings_verb(app, "art_extensions.scenarios.autorl.autorl_run:AutoRLSettings", unset=("learning_rate",))(autorl)
 app.command()(chat)
 app.command()(resume)
 app.add_typer(models)

@@ -29,10 +29,10 @@ from art.cli.run_options import (
     run_resumable,
     show_report,
 )
-from art.environments.generator import DEFAULT_GENERATOR
+from art_extensions.scenarios.generator import DEFAULT_GENERATOR
 from art.errors import ConfigurationError, require_extra
 from art.process.foreign_files import parse_json
-from art.runs.judges import JUDGE
+from art_extensions.scenarios.judges import JUDGE
 
 Environment = Annotated[
     str,
@@ -188,13 +188,13 @@ def autorl_run(
     *,
     prepare_only: bool,
 ) -> int:
-    """Train and report. keywords: those of `art.runs.autorl.train`; limits: of what generator and judge may
+    """Train and report. keywords: those of `art_extensions.scenarios.autorl.train`; limits: of what generator and judge may
     cost. Returns the exit code.
     """
     console = plain_console()
 
     async def work() -> None:
-        from art.runs.autorl import prepare, train
+        from art_extensions.scenarios.autorl import prepare, train
 
         chosen = {
             **keywords,

@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # The functions must win over the modules of the same names, whichever is imported first.
-from art.environments.mcp.generate_scenarios import generate_scenarios
+from art_extensions.scenarios.mcp_rl.generate_scenarios import generate_scenarios
 from art.environments.mcp.rollout import rollout
 
 if TYPE_CHECKING:
     from art.environments.mcp.cassette import Cassette
-    from art.environments.mcp.checked_scenarios import ScenarioSet, measure_difficulty
+    from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioSet, measure_difficulty
     from art.environments.mcp.server_address import (
         HttpServer,
         InProcessServer,
@@ -48,14 +48,14 @@ _HOME = {
     "MCPTool": "art.environments.mcp.types",
     "PlannedCall": "art.environments.mcp.types",
     "PlannedScenario": "art.environments.mcp.types",
-    "ScenarioSet": "art.environments.mcp.checked_scenarios",
+    "ScenarioSet": "art_extensions.scenarios.mcp_rl.checked_scenarios",
     "Server": "art.environments.mcp.server_address",
     "Session": "art.environments.mcp.session",
     "StdioServer": "art.environments.mcp.server_address",
     "ToolResult": "art.environments.mcp.types",
     "complete_task_tool": "art.environments.mcp.types",
     "connect": "art.environments.mcp.session",
-    "measure_difficulty": "art.environments.mcp.checked_scenarios",
+    "measure_difficulty": "art_extensions.scenarios.mcp_rl.checked_scenarios",
     "parse_server": "art.environments.mcp.server_address",
 }
 """The module of each name that is loaded when it is first used."""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from art.environments.generator import likeness, spelling_likeness, words
+from art_extensions.scenarios.generator import likeness, spelling_likeness, words
 from art.errors import ConfigurationError
 
 

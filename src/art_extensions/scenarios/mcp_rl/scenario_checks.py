@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from art.environments.generator import likeness, spelling_likeness, words
+from art_extensions.scenarios.generator import likeness, spelling_likeness, words
 from art.environments.mcp.session import connect
 from art.environments.mcp.types import MCPTool, PlannedCall, PlannedScenario
 from art.errors import ConfigurationError, McpError, McpTimeoutError

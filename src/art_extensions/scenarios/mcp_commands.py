@@ -36,11 +36,11 @@ from art.cli.run_options import (
     show_report,
     write_json,
 )
-from art.environments.generator import DEFAULT_GENERATOR
+from art_extensions.scenarios.generator import DEFAULT_GENERATOR
 from art.errors import ConfigurationError
 from art.process import environment
 from art.process.foreign_files import parse_json
-from art.runs.judges import JUDGE
+from art_extensions.scenarios.judges import JUDGE
 
 if TYPE_CHECKING:
     from art.environments.mcp import Server
@@ -52,7 +52,7 @@ mcp = typer.Typer(
     help="Train a model to use the tools of an MCP server: inspect it, generate scenarios, train.",
     no_args_is_help=True,
 )
-SETTINGS = "art.runs.mcp_rl.settings:TrainSettings"
+SETTINGS = "art_extensions.scenarios.mcp_rl.settings:TrainSettings"
 OWN_WORDS = {"allow_interspersed_args": False}
 """What follows the server's command is the server's, dashes included."""
 
@@ -340,8 +340,8 @@ def generate_file(
     """Write checked scenarios to a file. limits: of what the generator may cost. Returns the exit code."""
 
     async def work() -> None:
-        from art.runs.mcp_rl.mcp_run import scenario_generator
-        from art.runs.mcp_rl.settings import TrainSettings, checked_scenarios_of
+        from art_extensions.scenarios.mcp_rl.mcp_run import scenario_generator
+        from art_extensions.scenarios.mcp_rl.settings import TrainSettings, checked_scenarios_of
         from art.runs.training_run import answer_cache_in
 
         chosen = dict(keywords)
@@ -375,7 +375,7 @@ def train_run(
     console = plain_console()
 
     async def work() -> None:
-        from art.runs.mcp_rl.training import train
+        from art_extensions.scenarios.mcp_rl.training import train
 
         report = await train(
             place.server(),

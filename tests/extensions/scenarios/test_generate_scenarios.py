@@ -10,7 +10,7 @@ import pytest
 import troublesome
 
 from art.environments.mcp import GeneratedScenario, MCPResource, MCPTool, generate_scenarios
-from art.environments.mcp.generate_scenarios import answer_schema, generation_prompt
+from art_extensions.scenarios.mcp_rl.generate_scenarios import answer_schema, generation_prompt
 from art.errors import BudgetExceededError, ConfigurationError
 from art.process import environment
 from art.rewards.llm.budget import Budget

@@ -8,7 +8,7 @@ import pytest
 import troublesome
 
 from art.environments.mcp import MCPTool, StdioServer, connect
-from art.environments.mcp.checked_scenarios import (
+from art_extensions.scenarios.mcp_rl.checked_scenarios import (
     ScenarioChecks,
     ScenarioSet,
     clean_finish,
@@ -16,7 +16,7 @@ from art.environments.mcp.checked_scenarios import (
     learnable_first,
     measure_difficulty,
 )
-from art.environments.mcp.scenario_checks import (
+from art_extensions.scenarios.mcp_rl.scenario_checks import (
     PlanProbe,
     check_plan,
     near_duplicate,

@@ -22,10 +22,10 @@ from art.rewards.llm.own_model import OwnModelLlm
 from art.rewards.ruler import Ruler
 from art.runs.comparison import Comparison, ComparisonSide
 from art.runs.folder import StepRow
-from art.runs.judges import Candidate
-from art.runs.mcp_rl.mcp_run import McpReport, compared_metrics, run_judges, server_start_hint
-from art.runs.mcp_rl.settings import TrainSettings, require_same_scenarios, split_own_scenarios
-from art.runs.mcp_rl.training import train
+from art_extensions.scenarios.judges import Candidate
+from art_extensions.scenarios.mcp_rl.mcp_run import McpReport, compared_metrics, run_judges, server_start_hint
+from art_extensions.scenarios.mcp_rl.settings import TrainSettings, require_same_scenarios, split_own_scenarios
+from art_extensions.scenarios.mcp_rl.training import train
 from art.runs.training_run import model_to_train
 from art_extensions.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art_extensions.testing.mcp_servers.weather import create_server, shipped

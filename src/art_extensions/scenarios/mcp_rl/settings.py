@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from art.backend import Keyword
-from art.environments.mcp.checked_scenarios import ScenarioChecks, ScenarioSet, generate_checked
-from art.environments.mcp.scenario_checks import (
+from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioChecks, ScenarioSet, generate_checked
+from art_extensions.scenarios.mcp_rl.scenario_checks import (
     SIMILARITY,
     PlanProbe,
     Rejection,

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from art.environments.mcp.generate_scenarios import ScenarioWriter
-from art.environments.mcp.scenario_checks import (
+from art_extensions.scenarios.mcp_rl.generate_scenarios import ScenarioWriter
+from art_extensions.scenarios.mcp_rl.scenario_checks import (
     SIMILARITY,
     PlanProbe,
     Rejection,

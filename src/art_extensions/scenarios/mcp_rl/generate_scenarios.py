@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from art.environments.generator import DEFAULT_GENERATOR
+from art_extensions.scenarios.generator import DEFAULT_GENERATOR
 from art.environments.mcp.types import (
     DIFFICULTIES,
     GeneratedScenario,
