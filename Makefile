@@ -52,7 +52,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	sh tests/flow/deployment/fetch_converter.sh .venv-deployment/bin/python .venv-deployment/llama.cpp
 	@touch $@
 
-.venv-vllm/.installed: src/art/engine/vllm/runtime.py src/art/engine/vllm/constraints-cpu.txt | $(VENV)/.installed
+.venv-vllm/.installed: src/art_extensions/vllm/runtime.py src/art_extensions/vllm/constraints-cpu.txt | $(VENV)/.installed
 	$(BIN)/art runtime install --at .venv-vllm
 	@touch $@
 

@@ -28,7 +28,7 @@ import torch
 from openai import AsyncOpenAI
 
 import art
-from art.engine.vllm.runtime import MODULE
+from art_extensions.vllm.runtime import MODULE
 from bench.real.bare_loop import BareLoop
 from bench.real.program import question
 from bench.sampling.batched_generate import generate_seconds

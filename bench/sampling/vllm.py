@@ -18,9 +18,9 @@ from transformers.utils import logging as transformers_logging
 
 from art.engine.nano_models import resolve
 from art.engine.protocol import Engine, GenerateRequest, Sampling, ServerOrder
-from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.runtime import install_vllm
-from art.engine.vllm.start import start_vllm
+from art_extensions.vllm.options import VllmOptions
+from art_extensions.vllm.runtime import install_vllm
+from art_extensions.vllm.start import start_vllm
 from bench.models import save_adapter
 from bench.rows import Row, write_rows
 from bench.sampling.engine import NEW_TOKENS, PROMPT_TOKENS

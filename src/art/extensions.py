@@ -16,7 +16,10 @@
                  makes a `WorkerPlacer` (`art.server.cluster_settings`)
     store        what several servers share, by the scheme of its address: a `StoreExtension`
                  (`art.server.shared_store`)
+    sandbox      where rules check a model's texts, by the name `processes`: a class that makes a
+                 `Sandbox` (`art.rewards.sandbox`)
     runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
+    engine       what samples, by the name that `engine=` takes: an `EngineKind` (`art.engine.registry`)
 
 ART's own extensions, `art_extensions`, come through the same door. The core imports none of them.
 """
@@ -39,10 +42,12 @@ _log = logging.getLogger(__name__)
 GROUP = "art.extensions"
 COMMAND = "command"
 DIALECT = "dialect"
+ENGINE = "engine"
 ENVIRONMENT = "environment"
 PAGES = "pages"
 PLACER = "placer"
 RUNTIME = "runtime"
+SANDBOX = "sandbox"
 SINK = "sink"
 STORE = "store"
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -55,8 +60,8 @@ class ProgramRuntime(Protocol):
     def install(self, folder: Path | None, choices: Sequence[str], tell: Callable[[str], object]) -> str:
         """Creates the environment, and returns a sentence that says what is where.
 
-        folder: None is the default one. choices: the values of `--cloud`. A complete installation is not
-        changed. Raises: ARTError.
+        folder: None is the default one. choices: the values of `--cloud` and `--device`. A complete
+        installation is not changed. Raises: ARTError.
         """
         ...
 

@@ -217,8 +217,8 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         """
         namer = getattr(self._backend, "_model_inference_name", None)
         if namer is not None:
-            told: str = namer(self, step)
-            return told
+            inference_name: str = namer(self, step)
+            return inference_name
         name = self.inference_model_name or self.name
         return name if step is None else f"{name}@{step}"
 
@@ -376,8 +376,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         include, exclude = options.get("include"), options.get("exclude") or ()
         if "_internal_config" in exclude or (include is not None and "_internal_config" not in include):
             return dumped
-        told = without_keys if options.get("mode") == "json" else with_keys_hidden
-        return dumped | {"_internal_config": told(copy.deepcopy(self._internal_config))}
+        redact = without_keys if options.get("mode") == "json" else with_keys_hidden
+        return dumped | {"_internal_config": redact(copy.deepcopy(self._internal_config))}
 
     async def register(
         self, backend: Backend, _openai_client_config: Mapping[str, Any] | None = None

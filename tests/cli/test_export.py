@@ -13,11 +13,12 @@ from hub_stand_in import TOKEN, Hub
 from trained_project import KEY, QUESTIONS, REPLY_TOKENS, STEPS, art_command, train
 
 import art
-from art.client.publish.export import choose_step, convert
+from art.client.publish.export import convert
 from art.client.publish.model_card import BUILT_IN
 from art.engine import nano_models
 from art.errors import CheckpointError, ConfigurationError, StepMissingError
 from art.tracking.folders import find_model
+from art.tracking.model_files import choose_step
 from serving import serving_in_a_thread
 
 pytestmark = pytest.mark.slow

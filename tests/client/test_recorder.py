@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 
-from art.client.recording.recorder import Recorder, message_key, tools_key
+from art.client.recording.recorder import Recorder, tools_key
 from art.trajectories import Trajectory, get_messages
+from art.wire.message_identity import message_key
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 

@@ -24,11 +24,11 @@ from transformers import (
 
 from art.engine.protocol import Delta, GenerateRequest, Sampling, ServerOrder, TopLogprobs
 from art.engine.registry import worker_command
-from art.engine.vllm.client import VllmClient
-from art.engine.vllm.engine import VllmEngine
-from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.start import start_vllm
 from art.wire.engine import BuiltinOptions, WorkerReady, WorkerStart
+from art_extensions.vllm.client import VllmClient
+from art_extensions.vllm.engine import VllmEngine
+from art_extensions.vllm.options import VllmOptions
+from art_extensions.vllm.start import start_vllm
 
 VOCAB = 384
 CONTEXT = 256

@@ -32,9 +32,6 @@ from art.engine.builtin.engine import BuiltinEngine
 from art.engine.protocol import Constraint, Engine, EngineInfo, ServerOrder
 from art.engine.remote import RemoteEngine
 from art.engine.replicas.pool import EnginePool
-from art.engine.vllm.engine import VllmEngine
-from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.start import attach
 from art.errors import (
     CheckpointError,
     ConfigurationError,
@@ -45,6 +42,9 @@ from art.errors import (
 )
 from art.wire.engine import BuiltinOptions
 from art.wire.samples import MAX_CANDIDATES, split_candidates
+from art_extensions.vllm.engine import VllmEngine
+from art_extensions.vllm.options import VllmOptions
+from art_extensions.vllm.start import attach
 from waiting import DEADLINE_S, until
 
 OPTIONS = BuiltinOptions(dtype="float32", device="cpu", threads=1, max_running=16, max_waiting=64)

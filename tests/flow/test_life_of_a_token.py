@@ -32,7 +32,11 @@ async def two_turns(model: art.TrainableModel, question: str, seed: int = 0) -> 
         if follow_up is not None:
             trajectory.messages_and_choices.append({"role": "user", "content": follow_up})
         completion = await model.openai_client().chat.completions.create(
-            model=model.get_inference_name(), messages=trajectory.messages(), max_tokens=6, seed=seed
+            model=model.get_inference_name(),
+            messages=trajectory.messages(),
+            max_tokens=6,
+            temperature=3.0,
+            seed=seed,
         )
         trajectory.messages_and_choices.append(completion.choices[0])
     return trajectory
@@ -53,7 +57,7 @@ async def test_a_token_makes_the_whole_round(tmp_path: Path) -> None:
         await model.register(backend)
         assert await model.get_step() == 0
 
-        # Stations 1 to 6: rollouts with rewards that differ. Without seeds, all four may be the same.
+        # Stations 1 to 6: rollouts with rewards that differ. At temperature 1 all four may say the same.
         groups = await art.gather_trajectory_groups(
             [art.TrajectoryGroup(two_turns(model, "yes, no or maybe?", seed) for seed in range(4))]
         )

@@ -125,8 +125,8 @@ def check_engine(request: Any, names: tuple[str, ...]) -> None:
     from pydantic import ValidationError
 
     from art.engine.frames import generate_message, read_request
-    from art.engine.vllm.client import completion_body, score_body
     from art.wire.engine import GenerateMessage
+    from art_extensions.vllm.client import completion_body, score_body
 
     message = orjson.loads(orjson.dumps(generate_message("7", request)))
     read = read_request(GenerateMessage.model_validate(message))

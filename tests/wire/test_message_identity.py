@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from art.client.recording.recorder import message_key
 from art.server.ledger.stitching import Conversation
+from art.wire.message_identity import message_key, prefix_keys
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(),
@@ -65,3 +65,12 @@ def test_arguments_written_again_are_the_same(value: dict[str, Any]) -> None:
     )
     assert same_for_client(one, two)
     assert same_for_server(one, two)
+
+
+def test_a_conversation_has_the_keys_of_all_that_it_continues() -> None:
+    asked = [{"role": "user", "content": "hi"}, calling('{"n": 1}'), {"role": "tool", "content": "2"}]
+    again = [asked[0], calling('{"n":1.0}', None), *asked[2:], {"role": "user", "content": "and?"}]
+    assert prefix_keys(again)[: len(asked) + 1] == prefix_keys(asked)
+    assert prefix_keys(asked, b"tools")[-1] not in prefix_keys(again)
+    assert prefix_keys(asked[2:], prefix_keys(asked[:2])[-1])[-1] == prefix_keys(asked)[-1]
+    assert len({*prefix_keys(again), *prefix_keys([*asked[1:], asked[0]])}) == 5 + 3

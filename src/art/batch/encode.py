@@ -100,9 +100,9 @@ def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
             raise TokenMismatchError(
                 f"{name} is {arrays[name].dtype}{list(arrays[name].shape)}, not one row of {dtype}."
             )
-    told = {name for name in (_CANDIDATES, _ENDS, _IDS) if name in arrays}
-    if told and len(told) < 3:
-        raise TokenMismatchError(f"The batch holds {sorted(told)} without the rest of the candidates.")
+    present = {name for name in (_CANDIDATES, _ENDS, _IDS) if name in arrays}
+    if present and len(present) < 3:
+        raise TokenMismatchError(f"The batch holds {sorted(present)} without the rest of the candidates.")
     tree = TokenTree(
         **{name: arrays[name] for name in ("tokens_T", "parent_T", "end_T", "depth_T")},
         images=_read_images(arrays),
@@ -117,7 +117,7 @@ def decode_batch(body: bytes) -> tuple[TokenTree, LossEntries, TrainRequest]:
         teacher_E=arrays.get(_TEACHER),
         place_E=arrays.get(_PLACE),
         candidates_E=arrays.get(_CANDIDATES),
-        candidates=CandidateSets(end_K=arrays[_ENDS], id_J=arrays[_IDS]) if told else None,
+        candidates=CandidateSets(end_K=arrays[_ENDS], id_J=arrays[_IDS]) if present else None,
     )
     check_tree(tree)
     check_entries(tree, entries, len(request.sampling))

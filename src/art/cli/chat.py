@@ -98,27 +98,27 @@ class ChatSession:
             import openai
 
         self.messages.append({"role": "user", "content": text})
-        said: list[str] = []
+        pieces: list[str] = []
         finished = False
         try:
             asked: dict[str, Any] = {"model": self.model, "messages": self.messages, **self.sampling}
             stream: openai.Stream[Any] = self.client.chat.completions.create(stream=True, **asked)
             for chunk in stream:
                 for choice in chunk.choices:
-                    show_delta(choice.delta, said)
+                    show_delta(choice.delta, pieces)
                     if choice.finish_reason == "length":
                         say_aside("\n(the answer reached its limit of tokens)")
             finished = True
         except (openai.OpenAIError, httpx.HTTPError) as error:
             body = getattr(error, "body", None)
-            told = body.get("message") if isinstance(body, dict) else None
-            raise AnswerError(str(told or error)) from error
+            message = body.get("message") if isinstance(body, dict) else None
+            raise AnswerError(str(message or error)) from error
         finally:
-            if finished or said:
+            if finished or pieces:
                 sys.stdout.write("\n")
                 sys.stdout.flush()
             if finished:
-                self.messages.append({"role": "assistant", "content": "".join(said)})
+                self.messages.append({"role": "assistant", "content": "".join(pieces)})
             else:
                 self.messages.pop()
 

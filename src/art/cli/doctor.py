@@ -213,9 +213,9 @@ def examine(base_model: str) -> int:
 
 def show_finding(console: Console, finding: Finding) -> None:
     remedy = f"\n       -> {finding.remedy}" if finding.remedy else ""
-    told = escape(f"{finding.subject:<14} {finding.what}{remedy}")  # `[local]` is no style
+    line = escape(f"{finding.subject:<14} {finding.what}{remedy}")  # `[local]` is no style
     # Not wrapped: a remedy is copied into a shell as it stands.
-    console.print(f"{FINDING_MARKS[finding.level]}  {told}", highlight=False, soft_wrap=True)
+    console.print(f"{FINDING_MARKS[finding.level]}  {line}", highlight=False, soft_wrap=True)
 
 
 async def try_step(console: Console, base_model: str) -> bool:

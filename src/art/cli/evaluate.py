@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from art.cli.run_options import options_from
-from art.client.publish.export import choose_step
 from art.errors import ConfigurationError
 from art.runs.evaluation import (
     MODES,
@@ -28,6 +27,7 @@ from art.runs.evaluation import (
 )
 from art.runs.report import interval
 from art.tracking.folders import NamedModel, find_model
+from art.tracking.model_files import choose_step
 from art.tracking.names import check_split
 
 
@@ -104,8 +104,8 @@ def evaluate_model(
     for shown, of_step in found.items():
         console.print(score_table(f"{named.key}@{shown} on {source.name}", of_step))
     for name, gain in gains.items():
-        told = "no scenario was scored at both" if gain is None else gain.signed()
-        console.print(f"{name}: reward of step {step} less that of step {other}, by scenario: {told}")
+        difference = "no scenario was scored at both" if gain is None else gain.signed()
+        console.print(f"{name}: reward of step {step} less that of step {other}, by scenario: {difference}")
 
 
 async def score_steps(

@@ -106,26 +106,13 @@ def install(
 
     Or of SkyPilot: `art runtime install skypilot --cloud runpod`. A complete installation is not changed.
     """
-    if what != "vllm":
-        other = _runtime_of(what)
-        with _failing_with_one():
-            typer.echo(other.install(at, cloud or [], lambda line: typer.echo(line, err=True)))
-        return
-    from art.engine.vllm.runtime import default_folder, install_vllm, machine_kind
-
     if device not in ("auto", "cpu", "cuda"):
         typer.echo(f"device {device!r} is none of auto, cpu, cuda", err=True)
         raise typer.Exit(2)
-    folder = at or default_folder()
+    choices = [*(cloud or []), *([device] if device != "auto" else [])]
+    program = _runtime_of(what)
     with _failing_with_one():
-        made = install_vllm(
-            folder,
-            machine_kind() if device == "auto" else "cuda" if device == "cuda" else "cpu",
-            lambda line: typer.echo(line, err=True),
-        )
-    typer.echo(f"vLLM {made.vllm} for {made.kind} is in {folder}")
-    if at is not None:
-        typer.echo(f'Name it in the engine\'s options: {{"environment": "{folder.absolute()}"}}', err=True)
+        typer.echo(program.install(at, choices, lambda line: typer.echo(line, err=True)))
 
 
 def _runtime_of(what: str) -> ProgramRuntime:
@@ -150,23 +137,6 @@ def _failing_with_one() -> Iterator[None]:
 @runtime.command()
 def status(what: What = "vllm", at: At = None) -> None:
     """Show the installed versions. The exit code is 1 if nothing usable is installed."""
-    if what != "vllm":
-        other = _runtime_of(what)
-        with _failing_with_one():
-            typer.echo("\n".join(other.describe(at)))
-        return
-    import asyncio
-
-    from art.engine.vllm.runtime import TESTED, default_folder, find_runtime, installed, machine_kind
-
-    folder = at or default_folder()
-    typer.echo(f"this machine: {machine_kind()}; tested version: vLLM {TESTED}")
+    program = _runtime_of(what)
     with _failing_with_one():
-        found = asyncio.run(find_runtime(at))
-    typer.echo(f"{folder}: vLLM {found.version} for {'cuda' if found.cuda else 'cpu'}")
-    made = installed(folder)
-    if made is not None:
-        when = datetime.fromtimestamp(made.made_at, UTC)
-        typer.echo(
-            f"made {when:%Y-%m-%d %H:%M} UTC with torch {made.torch}, transformers {made.transformers}"
-        )
+        typer.echo("\n".join(program.describe(at)))

@@ -192,8 +192,8 @@ def groups_table(title: str, groups: Sequence[TrajectoryGroup]) -> Table:
 def group_parts(title: str, group: TrajectoryGroup) -> Iterator[RenderableType]:
     """One line a rollout, then what is known of the group."""
     names = list(dict.fromkeys(name for one in group for name in one.metrics))[:METRIC_COLUMNS]
-    told = [PER_REPLY.get(name, name) for name in names]
-    table = table_of(title, ("rollout", "reward", "turns", "finish", *told))
+    columns = [PER_REPLY.get(name, name) for name in names]
+    table = table_of(title, ("rollout", "reward", "turns", "finish", *columns))
     for index, one in enumerate(group):
         choices: list[Any] = [item for item in one.messages_and_choices if is_choice(item)]
         last = choices[-1] if choices else None

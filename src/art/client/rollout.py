@@ -24,10 +24,11 @@ from pydantic import ValidationError
 from art.client.backends.remote_backend import RemoteBackend
 from art.client.http.connection import ServerConnection
 from art.client.recording.capture import listening, note_choices
-from art.client.recording.recorder import Recorder, message_key, tools_key
+from art.client.recording.recorder import Recorder, tools_key
 from art.errors import ARTError, ConfigurationError, NotRegisteredError
 from art.process.imports import import_lock
 from art.trajectories import Trajectory, rollout_scope
+from art.wire.message_identity import prefix_keys
 from art.wire.nested import HiddenKey
 from art.wire.records import first_flaw
 from art.wire.rollouts import (
@@ -107,27 +108,20 @@ def superseded_exchanges(asked: Sequence[tuple[dict[str, Any], Any]]) -> set[int
     """Places of requests that a client asked again, word by word, and of which it went on with the later
     reply alone: if the earlier reply was never delivered, that is a retry and no second turn.
     """
-    nodes: dict[tuple[int, Any], int] = {}
-
-    def reached(parent: int, key: Any) -> int:
-        return nodes.setdefault((parent, key), len(nodes) + 1)
-
-    ends: list[tuple[int, list[int]]] = []
-    passed: set[int] = set()
+    ends: list[tuple[bytes, list[bytes]]] = []
+    passed: set[bytes] = set()
     for request, completion in asked:
-        node = reached(0, tools_key(request["tools"]))
-        for message in request["messages"]:
-            node = reached(node, message_key(message))
-            passed.add(node)
-        replies = [message_key(choice.message.model_dump(mode="json")) for choice in completion.choices]
-        ends.append((node, [reached(node, reply) for reply in replies]))
+        keys = prefix_keys(request["messages"], tools_key(request["tools"]).encode())
+        passed.update(keys[1:])
+        replies = [choice.message.model_dump(mode="json") for choice in completion.choices]
+        ends.append((keys[-1], [prefix_keys([reply], keys[-1])[-1] for reply in replies]))
     went_on = [any(reply in passed for reply in replies) for _, replies in ends]
     return {
         place
-        for place, (node, replies) in enumerate(ends)
+        for place, (end, replies) in enumerate(ends)
         if not went_on[place]
         and any(
-            node == later and went_on[further] and replies != others
+            end == later and went_on[further] and replies != others
             for further, (later, others) in enumerate(ends[place + 1 :], place + 1)
         )
     }
@@ -314,9 +308,9 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
     async def _fetch_exchanges(self, method: str, verb: str) -> None:
         path = f"/art/rollouts/{self._open_scope().rollout_id}{verb}"
         connection = _connection_of(self.model)
-        told = await connection.call(method, path, RolloutExchanges, deadline_s=CLOSE_S)
-        fill_trajectory(self.trajectory, told)
-        self.forks = told.forks
+        exchanges = await connection.call(method, path, RolloutExchanges, deadline_s=CLOSE_S)
+        fill_trajectory(self.trajectory, exchanges)
+        self.forks = exchanges.forks
 
     def _open_scope(self) -> RolloutScope:
         if self._scope is None:

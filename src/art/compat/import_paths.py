@@ -255,6 +255,16 @@ PATHS: Mapping[str, str | Names] = {
         "art.rewards.judge_checks:Alarm Calibration CalibrationGroup JudgeChecks calibrate",
         "art.rewards.judge_watch:JudgeWatch",
     ),
+    "art.rewards.verifiers": names(
+        "art.rewards.matches:ExactMatch JsonSchemaMatch MathMatch RegexMatch",
+        "art.rewards.sandbox:Limits",
+        "art.rewards.verifier:Verifier last_answer",
+        "art_extensions.sandbox.code:CodeTests ProgramCases",
+    ),
+    "art.rewards.verifiers.code": "art_extensions.sandbox.code",
+    "art.rewards.verifiers.limited_process": "art_extensions.sandbox.limited_process",
+    "art.rewards.verifiers.matches": "art.rewards.matches",
+    "art.rewards.verifiers.verifier": "art.rewards.verifier",
     "art.serverless": names("art.client.backends.serverless_backend:ServerlessBackend"),
     "art.serverless.backend": "art.client.backends.serverless_backend",
     "art.serverless.client": names(
@@ -306,6 +316,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.tinker_native": names(unbuilt=_same_answer(_TINKER, "TinkerNativeBackend")),
     "art.tinker_native.backend": names(instead=_TINKER),
     "art.tinker_native.data": names(instead=_TINKER),
+    "art.engine.vllm": "art_extensions.vllm",
     "art.ui": "art_extensions.ui",
     "art.utils": names(
         "art.client.sft.sft_dataset:iterate_dataset",

@@ -1,7 +1,7 @@
 """What an inference engine is: token ids in, token ids and logprobs out, adapters by immutable name.
 
 Everything that serves tokens implements `Engine`: the builtin engine, itself and behind its worker process
-(`art.engine.remote`), vLLM behind its own HTTP (`art.engine.vllm`), and a set of replicas
+(`art.engine.remote`), vLLM behind its own HTTP (`art_extensions.vllm`), and a set of replicas
 (`art.engine.replicas`). What a worker process of ours serves implements `ServedEngine`, too, which takes a
 sink in place of an iterator.
 `tests/contracts/test_engine.py` holds the tests that each of them must pass.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from art.errors import ARTError
+from art.process.worker import Supervised
 from art.wire.sampling import Constraint as Constraint
 from art.wire.sampling import Sampling as Sampling
 
@@ -209,6 +210,13 @@ class ServerOrder:
     start_deadline: float = 300.0
     """Seconds until it must answer."""
     deadlines: Deadlines = Deadlines()
+
+
+class EngineServer(Supervised, Protocol):
+    """A server of somebody else's engine, as a supervisor sees it, and the engine that speaks to it."""
+
+    @property
+    def engine(self) -> Engine: ...
 
 
 Sink = Callable[[Delta | ARTError], None]

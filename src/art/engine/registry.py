@@ -1,4 +1,4 @@
-"""Which engines there are, and how each one is started. A new engine is one line here and its module.
+"""Which engines there are, and how each one is started: the builtin one, and those of extensions.
 
 Importing this loads no engine: torch stays in worker processes, and what speaks to a server of somebody
 else's engine is imported when one is started.
@@ -9,18 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from art.engine.protocol import ServerOrder
-from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.runtime import TESTED
-from art.errors import ConfigurationError, extra_needed
+from art.engine.protocol import EngineServer, ServerOrder
+from art.errors import ConfigurationError
+from art.extensions import ENGINE, extension_points, load_extension
 from art.wire.engine import BuiltinOptions, checked_options
 from art.wire.records import Strict
-
-if TYPE_CHECKING:
-    from art.engine.vllm.start import VllmServer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,64 +23,41 @@ class EngineKind:
     """One engine: the options it takes, the module of its worker, and perhaps what starts its server."""
 
     options: type[Strict]
-    summary: str
     module: str = ""
     """Run as `python -m module`; it speaks `art.wire.engine` on stdin, stdout and its routes."""
     no_bits: str = ""
     """Why it has no quantized base models; empty: it has."""
-    start_server: Callable[[ServerOrder], Awaitable[VllmServer]] | None = None
+    start_server: Callable[[ServerOrder], Awaitable[EngineServer]] | None = None
     """Starts a server on this machine with an HTTP of its own, which an engine in this process speaks to."""
+    gpus_together: Callable[[Any], int] | None = None
+    """Of its options: the number of GPUs that hold one copy of the model together; None: one."""
+    masked_by: Callable[[Any], str] | None = None
+    """Of its options: what decides which ids a constraint allows; None: the engine itself."""
 
 
-async def _start_vllm(order: ServerOrder) -> VllmServer:
-    """Raises: what `start_vllm` raises."""
-    with extra_needed("vllm", "the vLLM engine"):
-        from art.engine.vllm.start import start_vllm
-    return await start_vllm(order)
-
-
-ENGINES: Mapping[str, EngineKind] = MappingProxyType(
-    {
-        "builtin": EngineKind(
-            module="art.engine.builtin.worker",
-            options=BuiltinOptions,
-            summary="transformers models in torch, on a laptop's CPU or one GPU",
-        ),
-        "vllm": EngineKind(
-            module="art.engine.vllm.worker",
-            start_server=_start_vllm,
-            no_bits=f"vLLM {TESTED} has no bitsandbytes quantization",
-            options=VllmOptions,
-            summary="vLLM in a process and an environment of its own, or servers of it that run already",
-        ),
-    }
-)
-
-
-def gpus_together(options: Strict) -> int:
-    """Returns the number of GPUs that hold one copy of the model together."""
-    if not isinstance(options, VllmOptions):
-        return 1
-    given = {name.replace("-", "_"): value for name, value in options.engine_args.items()}
-    parts = [given.get(name, 1) for name in ("tensor_parallel_size", "pipeline_parallel_size")]
-    return int(parts[0]) * int(parts[1])
+BUILTIN = "builtin"
+_BUILTIN = EngineKind(module="art.engine.builtin.worker", options=BuiltinOptions)
 
 
 def engine_kind(name: str) -> EngineKind:
-    """Raises: ConfigurationError that lists the known engines."""
-    if name not in ENGINES:
-        raise ConfigurationError(f"unknown engine {name!r}; known engines: {', '.join(sorted(ENGINES))}")
-    return ENGINES[name]
+    """Returns the kind of an engine. Raises: ConfigurationError that lists the known ones, or says why an
+    extension's cannot be loaded.
+    """
+    if name == BUILTIN:
+        return _BUILTIN
+    known = sorted({BUILTIN, *extension_points(ENGINE)})
+    if name not in known:
+        raise ConfigurationError(f"unknown engine {name!r}; known engines: {', '.join(known)}")
+    found: EngineKind = load_extension(ENGINE, name)
+    return found
 
 
 def masked_by(name: str, options: Mapping[str, Any]) -> str:
     """Says what decides which ids a constraint allows: `art.wire.training.MaskedBy` has those that the
     trainer follows. Raises: ConfigurationError for options that the engine does not take.
     """
-    taken = engine_options(name, options)
-    if isinstance(taken, VllmOptions) and not taken.own_masks:
-        return "vllm-guidance"
-    return name
+    taken, masked = engine_options(name, options), engine_kind(name).masked_by
+    return name if masked is None else masked(taken)
 
 
 def check_bits(name: str, bits: int) -> None:

@@ -171,16 +171,16 @@ class Bounded:
 
 def main() -> None:
     """Prepare, then do tasks until standard input ends."""
-    asked, told = os.dup(0), os.dup(1)
+    requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # what a task prints is no answer
-    limits = WorkLimits(**orjson.loads(_read(asked, None)))
-    handler: Handler = importlib.import_module(sys.argv[1]).prepare(_read(asked, None))
-    _write(told, b"ready")
+    limits = WorkLimits(**orjson.loads(_read(requests, None)))
+    handler: Handler = importlib.import_module(sys.argv[1]).prepare(_read(requests, None))
+    _write(answers, b"ready")
     with contextlib.suppress(EOFError):
         while True:
-            task = _read(asked, None)
+            task = _read(requests, None)
             if task:  # else it was cancelled after its end
-                _write(told, _done(handler, task, limits, asked))
+                _write(answers, _done(handler, task, limits, requests))
 
 
 def _done(handler: Handler, task: bytes, limits: WorkLimits, asked: int) -> bytes:

@@ -100,8 +100,8 @@ def run_python(python: Path, program: str, *arguments: str, problem: str, second
 
 def installed_versions(python: Path, *names: str, seconds: float = ASK_SECONDS) -> dict[str, str]:
     """Returns the versions of packages that an environment must have. Blocks. Raises ConfigurationError."""
-    told = run_python(python, _VERSIONS, *names, problem="its versions cannot be read", seconds=seconds)
-    found: dict[str, str] = json.loads(told)
+    output = run_python(python, _VERSIONS, *names, problem="its versions cannot be read", seconds=seconds)
+    found: dict[str, str] = json.loads(output)
     if missing := [name for name in names if name not in found]:
         raise ConfigurationError(f"{python} does not have the package {missing[0]!r} after the installation")
     return found

@@ -159,10 +159,10 @@ class _End:
         """Returns the rules of a text that ends as soon as the end is read. but: no such text."""
         end = "" if _MARKERS.search(self.text) else self.text.replace("\n", r"\n").replace("/", r"\/")
         terminal = rule.upper()
-        told = f"{terminal}: /{pattern}{end}/" + (f" & ~/{but}{end}/" if but else "")
+        definition = f"{terminal}: /{pattern}{end}/" + (f" & ~/{but}{end}/" if but else "")
         if self.never:
-            told += rf" & ~/(.|\n)*{self.never.replace('/', chr(92) + '/')}(.|\n)*/"
-        return [f"{rule}[lazy]: {terminal}" if end else f"{rule}: {terminal} {self.lark}", told]
+            definition += rf" & ~/(.|\n)*{self.never.replace('/', chr(92) + '/')}(.|\n)*/"
+        return [f"{rule}[lazy]: {terminal}" if end else f"{rule}: {terminal} {self.lark}", definition]
 
 
 def check_plain(kind: str) -> None:

@@ -47,9 +47,9 @@ def prepare(setup: bytes) -> Callable[[bytes], bytes]:
         from transformers.utils.chat_template_utils import render_jinja_template
 
     def render(task: bytes) -> bytes:
-        template, messages, tools, told = orjson.loads(task)
+        template, messages, tools, arguments = orjson.loads(task)
         try:
-            written, _ = render_jinja_template([messages], tools=tools, chat_template=template, **told)
+            written, _ = render_jinja_template([messages], tools=tools, chat_template=template, **arguments)
         except (TemplateError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise WorkRefusedError(str(error)) from error
         return str(written[0]).encode("utf-8", "surrogatepass")

@@ -59,8 +59,8 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
 
     def confined(self) -> TemplateRenderer:
         """The same, as a stranger's."""
-        tokenizer, template, told = self._made_of
-        return type(self)(tokenizer, template=template, arguments=told, foreign=True)
+        tokenizer, template, arguments = self._made_of
+        return type(self)(tokenizer, template=template, arguments=arguments, foreign=True)
 
     def _apply(
         self, messages: Sequence[Any], *, tools: list[Any] | None = None, add_generation_prompt: bool = False
@@ -72,22 +72,22 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
         with import_lock:
             from jinja2.exceptions import TemplateError
 
-        told = dict(self.config.model_extra or {})
-        said = _decode_tool_call_arguments(list(messages))
+        arguments = dict(self.config.model_extra or {})
+        turns = _decode_tool_call_arguments(list(messages))
         if self.foreign:
-            own = self._tokenizer.get_chat_template(told.pop("chat_template", None), tools)
-            said = [{name: one for name, one in message.items() if one is not None} for message in said]
-            told = {**self._tokenizer.special_tokens_map, **told, "add_generation_prompt": generate}
-            return render_confined(own, said, tools, told)
+            own = self._tokenizer.get_chat_template(arguments.pop("chat_template", None), tools)
+            turns = [{name: one for name, one in message.items() if one is not None} for message in turns]
+            arguments = {**self._tokenizer.special_tokens_map, **arguments, "add_generation_prompt": generate}
+            return render_confined(own, turns, tools, arguments)
         if tools is not None:
-            told["tools"] = tools
+            arguments["tools"] = tools
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    said,
+                    turns,
                     tokenize=False,
                     add_generation_prompt=generate,
-                    **told,
+                    **arguments,
                 )
             )
         except TemplateError as error:

@@ -235,9 +235,9 @@ class JudgeWatch:
         observed = reduce(lambda a, b: a | b, found, length_sums(views, scores))
         failed = {"judge/check_failed": observed.pop("check_failed", 0.0)} if asked else {}
         self._record.add(key, observed)
-        told = {f"judge/{name}": value for name, value in observed.items() if not name.startswith("length_")}
+        shown = {f"judge/{name}": value for name, value in observed.items() if not name.startswith("length_")}
         alarms = await self._bells.update(check_readings(checks, self._record), checks.on_alarm)
-        return {**told, **self._trends(), **failed, **alarms}
+        return {**shown, **self._trends(), **failed, **alarms}
 
     def _trends(self) -> Figures:
         known = {
@@ -274,9 +274,9 @@ class JudgeWatch:
     ) -> Figures:
         try:
             if isinstance(holdout, Reward):
-                held = await holdout.scores(group)
+                opinion = await holdout.scores(group)
             else:
-                held = await holdout.score(views)
+                opinion = await holdout.score(views)
         except (LlmError, VerifierError) as error:
             return self._failure("hold-out", str(error))
         except ConfigurationError as error:
@@ -284,8 +284,8 @@ class JudgeWatch:
                 raise
             return self._failure("hold-out", str(error))
         self._has_holdout = True
-        held = opinions["hold-out"] = finite_scores(holdout.name, held, len(views))
-        return self._compared("hold-out", scores, held, holdout_gap)
+        opinion = opinions["hold-out"] = finite_scores(holdout.name, opinion, len(views))
+        return self._compared("hold-out", scores, opinion, holdout_gap)
 
     async def _calibrated(self, number: int) -> Figures:
         try:

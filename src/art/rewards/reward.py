@@ -365,14 +365,14 @@ def _merged_metrics(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, flo
     `judge/agreement/<source>`. `judge/alarm` rings while one of them does.
     """
     uses = Counter(key for one in metrics.values() for key in one)
-    told = {
+    merged = {
         key if uses[key] == 1 else f"{key}/{source}": value
         for source, one in metrics.items()
         for key, value in one.items()
     }
     if uses[ALARM] > 1:
-        told[ALARM] = max(one.get(ALARM, 0.0) for one in metrics.values())
-    return told
+        merged[ALARM] = max(one.get(ALARM, 0.0) for one in metrics.values())
+    return merged
 
 
 def _mean(scores: Sequence[Score]) -> float:

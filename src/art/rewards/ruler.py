@@ -77,11 +77,11 @@ class RulerOptions:
 def shared_ruler(judge_model: JudgeModel, params: Mapping[str, Any] | None, rubric: str) -> Ruler:
     """The same `Ruler` for equal arguments in one event loop: all calls share its pace and its questions."""
     try:
-        told = json.dumps(dict(params or {}), sort_keys=True)
+        params_json = json.dumps(dict(params or {}), sort_keys=True)
     except TypeError:
         return Ruler(judge_model, params=params, rubric=rubric)
     judge = judge_model if isinstance(judge_model, str) else RulerOptions(judge_model)
-    return _create_ruler(asyncio.get_running_loop(), judge, told, rubric)
+    return _create_ruler(asyncio.get_running_loop(), judge, params_json, rubric)
 
 
 @lru_cache(maxsize=SHARED_RULERS)
@@ -142,8 +142,8 @@ async def ruler(
         reasons = {
             i: score.value.reason for i, score in enumerate(scores, 1) if isinstance(score.value, Unscored)
         }
-        told = "; ".join(f"{i}: {reason}" for i, reason in reasons.items())
-        raise LlmAnswerError(f"no score for {len(reasons)} of {len(scores)} trajectories ({told})")
+        details = "; ".join(f"{i}: {reason}" for i, reason in reasons.items())
+        raise LlmAnswerError(f"no score for {len(reasons)} of {len(scores)} trajectories ({details})")
     return known
 
 
@@ -181,8 +181,8 @@ async def ruler_score_group(
 
 def _row(i: int, trajectory: Trajectory) -> dict[str, Any]:
     score = None if isinstance(trajectory.reward, Unscored) else trajectory.reward
-    told = next((line for line in reversed(trajectory.logs) if line.startswith("RULER ")), "")
-    return {"trajectory_id": str(i), "explanation": told.removeprefix("RULER explanation: "), "score": score}
+    text = next((line for line in reversed(trajectory.logs) if line.startswith("RULER ")), "")
+    return {"trajectory_id": str(i), "explanation": text.removeprefix("RULER explanation: "), "score": score}
 
 
 def _show(scores: list[dict[str, Any]]) -> None:

@@ -150,7 +150,7 @@ def read_ruler_answer(answer: Any, wanted: Collection[str]) -> RulerAnswer:
 
     Raises ValueError, which says what is wrong, where there is not one usable score.
     """
-    given: dict[str, GivenScore] = {}
+    found: dict[str, GivenScore] = {}
     problems: dict[str, str] = {}
     for entry in _entries(answer):
         identity = str(entry.get("trajectory_id", "")).strip()
@@ -159,16 +159,16 @@ def read_ruler_answer(answer: Any, wanted: Collection[str]) -> RulerAnswer:
         one = _read_score(entry)
         if isinstance(one, str):
             problems[identity] = one
-        elif identity in given and given[identity].score != one.score:
-            problems[identity] = f"it has two scores, {given[identity].score:g} and {one.score:g}"
+        elif identity in found and found[identity].score != one.score:
+            problems[identity] = f"it has two scores, {found[identity].score:g} and {one.score:g}"
         else:
-            given[identity] = one
-    kept = {identity: one for identity, one in given.items() if identity not in problems}
-    lacking = {i: problems.get(i, "it has no score") for i in wanted if i not in kept}
-    if not kept:
-        told = "; ".join(f"{identity}: {problem}" for identity, problem in lacking.items())
-        raise ValueError(f"no usable score for any trajectory ({told}); name them by these ids")
-    return RulerAnswer(scores=kept, problems=lacking)
+            found[identity] = one
+    usable = {identity: one for identity, one in found.items() if identity not in problems}
+    lacking = {i: problems.get(i, "it has no score") for i in wanted if i not in usable}
+    if not usable:
+        details = "; ".join(f"{identity}: {problem}" for identity, problem in lacking.items())
+        raise ValueError(f"no usable score for any trajectory ({details}); name them by these ids")
+    return RulerAnswer(scores=usable, problems=lacking)
 
 
 def _entries(answer: Any) -> list[dict[str, Any]]:
@@ -432,21 +432,21 @@ class RulerScorer:
                 len(views),
             )
             self._told_of_equals = True
-        sitting = GroupJudging(self, views, salt)
+        judging = GroupJudging(self, views, salt)
         # In an order of their own: in which order the attempts ended must not make another question.
         distinct = [first[name] for name in sorted(first)]
-        await sitting.score_part(distinct, [i for i in order if i in distinct] if order is not None else None)
-        scores = [sitting.score(first[name]) for name in signatures]
-        self._warn_unscored(sitting, scores)
+        await judging.score_part(distinct, [i for i in order if i in distinct] if order is not None else None)
+        scores = [judging.score(first[name]) for name in signatures]
+        self._warn_unscored(judging, scores)
         return scores
 
-    def _warn_unscored(self, sitting: GroupJudging, scores: Sequence[Score]) -> None:
+    def _warn_unscored(self, judging: GroupJudging, scores: Sequence[Score]) -> None:
         reasons = [score.value.reason for score in scores if isinstance(score.value, Unscored)]
         if reasons:
             log.warning("%d of %d trajectories have no score: %s", len(reasons), len(scores), reasons[0])
-        if sitting.rejection is None or len(reasons) < len(scores):
+        if judging.rejection is None or len(reasons) < len(scores):
             self._rejected = 0
             return
         self._rejected += 1
         if self._rejected >= REJECTED_GROUPS:
-            raise sitting.rejection
+            raise judging.rejection

@@ -134,8 +134,8 @@ class EnvironmentReport(RunReport):
         }
 
     def opening(self) -> list[str]:
-        told = "".join(f", `{name}={value!r}`" for name, value in self.options.items())
-        return [f"Environment: `{self.environment}`{told}\n"]
+        options = "".join(f", `{name}={value!r}`" for name, value in self.options.items())
+        return [f"Environment: `{self.environment}`{options}\n"]
 
     def material(self) -> list[str]:
         rows = [

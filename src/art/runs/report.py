@@ -48,8 +48,8 @@ def training_warnings(steps: Sequence[StepRow], stopped: str | None) -> Iterable
     if alarms:
         yield f"The judge's checks raised an alarm in steps {', '.join(alarms)}."
     rollouts, unscored = (sum(getattr(row, name) for row in steps) for name in ("rollouts", "unscored"))
-    told = [(row.trained, row.rollouts) for row in steps if row.trained is not None]
-    trained, asked = (sum(column) for column in zip(*told, strict=True)) if told else (0, 0)
+    counts = [(row.trained, row.rollouts) for row in steps if row.trained is not None]
+    trained, asked = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
     failures: Counter[str] = Counter()
     for row in steps:
         failures.update(row.failures)
@@ -104,8 +104,8 @@ def costs_section(costs: Costs, seconds: float) -> list[str]:
             totals.get("usd"),
             (totals.get(name) or 0 for name in ("calls", "cached", "prompt_tokens", "completion_tokens")),
         )
-        told = "not known" if usd is None else f"{usd:.4f}"
-        lines.append(f"| {role} | {' | '.join(f'{count:.0f}' for count in counts)} | {told} |")
+        price = "not known" if usd is None else f"{usd:.4f}"
+        lines.append(f"| {role} | {' | '.join(f'{count:.0f}' for count in counts)} | {price} |")
     return [*lines, f"\n{seconds:.0f} s.\n"]
 
 
@@ -206,9 +206,9 @@ class RunReport:
         """The verdict, and both sides beside each other."""
         both, noun = self.comparison, self.NOUN
         words = self.VERDICTS[self.verdict].format(count=len(both.tasks), noun=noun)
-        told = f": {both.judged.signed()}" if both.judged is not None else ""
+        difference = f": {both.judged.signed()}" if both.judged is not None else ""
         lines = [
-            f"**{words}{told}.** `{self.base_model}`, {self.step} steps; of the test "
+            f"**{words}{difference}.** `{self.base_model}`, {self.step} steps; of the test "
             f"{noun}s, {both.wins} better, {both.ties} even, {both.losses} worse, {both.unjudged} without a "
             "verdict.\n",
             "| | before | after |",

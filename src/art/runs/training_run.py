@@ -350,11 +350,11 @@ class TrainingRun(Generic[Task]):
 def step_summary(row: StepRow) -> str:
     """One step, in a line."""
     reward = "no scores" if row.reward is None else f"reward {row.reward:.3f}"
-    told = ", ".join([reward, *(f"{name} {value:.2f}" for name, value in row.figures.items())])
+    figures = ", ".join([reward, *(f"{name} {value:.2f}" for name, value in row.figures.items())])
     trained = "not known how many" if row.trained is None else row.trained
     left_out = row.counts.get(LEFT_OUT)
     skipped = f"; {left_out:.0f} scenarios without reward variance skipped" if left_out else ""
-    return f"{told}; {trained} of {row.rollouts} trained{skipped}"
+    return f"{figures}; {trained} of {row.rollouts} trained{skipped}"
 
 
 def tasks_of_step(train: Sequence[Task], step: int, count: int, seed: int) -> list[Task]:

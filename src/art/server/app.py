@@ -313,9 +313,9 @@ class App:
         if dialect is None:
             # Having an application, the router raises what it refuses.
             routed = {**scope, "app": self}
-            held = scope["path"] in TOKENIZATION
+            counted = scope["path"] in TOKENIZATION
             try:
-                with self._requests.count_request(asker.tenant) if held else contextlib.nullcontext():
+                with self._requests.count_request(asker.tenant) if counted else contextlib.nullcontext():
                     await self._routes(routed, receive, send)
             finally:
                 seen.route = self._templates.get(routed.get("endpoint"), NO_ROUTE)
@@ -377,18 +377,18 @@ def _is_probe(scope: Scope) -> bool:
 
 
 def _dialects(
-    sampler: CompletionService, limits: LimitSettings, left_out: Counter[tuple[str, str]]
+    service: CompletionService, limits: LimitSettings, left_out: Counter[tuple[str, str]]
 ) -> dict[str, Dialect]:
     """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
     threads = TenantThreads()
-    completions = Completions(sampler, limits, threads)
+    completions = Completions(service, limits, threads)
     found: dict[str, Dialect] = {
-        "/v1/chat/completions": ChatCompletions(sampler, limits, threads),
+        "/v1/chat/completions": ChatCompletions(service, limits, threads),
         "/v1/completions": completions,
-        "/inference/v1/generate": TokenCompletions(sampler, limits, threads, completions.raw),
+        "/inference/v1/generate": TokenCompletions(service, limits, threads, completions.raw),
     }
     for extension in load_extensions(DIALECT).values():
-        found |= extension.make(sampler, limits, threads, left_out)
+        found |= extension.make(service, limits, threads, left_out)
     return found
 
 

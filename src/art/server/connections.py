@@ -187,8 +187,8 @@ class _Connection(HttpToolsProtocol):
 
     def _end(self, status: int, message: str, code: str) -> None:
         """Refuse in OpenAI's shape, outside of any request, and hang up."""
-        told = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-        body = orjson.dumps({"error": told})
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+        body = orjson.dumps({"error": error})
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(
             body
         )

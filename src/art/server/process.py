@@ -80,26 +80,26 @@ class LastExit:
     @contextlib.contextmanager
     def watch_signals(self, *numbers: int) -> Iterator[None]:
         """The clock starts with one of these signals, which the event loop gets as before."""
-        here, there = socket.socketpair()
-        here.setblocking(False)
-        before = signal.set_wakeup_fd(here.fileno(), warn_on_full_buffer=False)
+        writer, reader = socket.socketpair()
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         # A daemon: it waits for signals that may never come.
         threading.Thread(
-            target=self._listen, args=(there, before, numbers), name="ending", daemon=True
+            target=self._listen, args=(reader, before, numbers), name="ending", daemon=True
         ).start()
         try:
             yield
         finally:
             signal.set_wakeup_fd(before)
-            here.close()
+            writer.close()
 
-    def _listen(self, there: socket.socket, before: int, numbers: tuple[int, ...]) -> None:
-        with there:
-            while told := there.recv(64):
+    def _listen(self, reader: socket.socket, before: int, numbers: tuple[int, ...]) -> None:
+        with reader:
+            while received := reader.recv(64):
                 if before >= 0:
                     with contextlib.suppress(OSError):  # the loop has as many as it can take, or has ended
-                        os.write(before, told)
-                if set(told) & set(numbers):
+                        os.write(before, received)
+                if set(received) & set(numbers):
                     self.arm()
 
 
@@ -212,14 +212,14 @@ async def _controller(
         def list_background(running: RunningServer) -> list[Coroutine[Any, Any, None]]:
             if shared is None:
                 return []
-            told = shared.publish(
+            publishing = shared.publish(
                 address_for_others(settings.host, running.port),
                 key=key,
                 catalog=catalog,
                 models=control.models,
                 engines=control.running_engines,
             )
-            return [told]
+            return [publishing]
 
         answer = with_origins(app, settings.allow_origins)
         lost = None if shared is None else shared.control_lost

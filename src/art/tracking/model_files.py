@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from art.errors import ConfigurationError, UnreadableFileError
+from art.errors import CheckpointMissingError, ConfigurationError, StepMissingError, UnreadableFileError
 from art.process.files import PRIVATE, make_private_folder, write_whole
 from art.process.foreign_files import open_foreign, parse_json, read_lines, too_long
-from art.tracking.folders import ModelPaths, lock_folder
+from art.tracking.folders import ModelPaths, NamedModel, lock_folder
 from art.wire.nested import deep_merge, without_keys
 
 if TYPE_CHECKING:
@@ -160,3 +160,32 @@ def write_model_file(model: AnyModel) -> None:
     config = None if model.config is None else json.loads(model.config.model_dump_json())
     text = json.dumps(without_keys({**described, "config": config}), default=repr)
     write_json(ModelPaths(model._folder()).description, json.loads(text))
+
+
+def choose_step(model: NamedModel, step: int | None = None, best: str | None = None) -> int:
+    """Returns the step whose checkpoint is meant, which is here.
+
+    Raises ConfigurationError for two choices at once, CheckpointMissingError, StepMissingError.
+    """
+    here = model.steps()
+    choices = [one for one in (model.step, step, best) if one is not None]
+    if len(choices) > 1:
+        raise ConfigurationError(
+            f"{choices[0]!r} and {choices[1]!r} both choose a step of {model.key}: leave one out"
+        )
+    if not here:
+        raise CheckpointMissingError(f"model {model.key} has no checkpoint in {model.files.checkpoints}")
+    if not choices:
+        return here[-1]
+    wanted = model.step if step is None else step
+    if best is not None:
+        wanted = best_step(model.files.history, best)
+        if wanted is None:
+            raise ConfigurationError(f"no row of {model.files.history} has the metric {best!r}")
+    if wanted not in here:
+        why = "" if best is None else f", the best by {best!r},"
+        raise StepMissingError(
+            f"step {wanted} of {model.key}{why} has no checkpoint here. Steps that have: "
+            f"{', '.join(map(str, here))}"
+        )
+    return wanted

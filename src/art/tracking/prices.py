@@ -283,8 +283,8 @@ class PriceBook:
 
         Raises ConfigurationError when it has tokens and no price is known.
         """
-        if (told := self.stated(response, provider=provider)) is not None:
-            return told
+        if (price := self.stated(response, provider=provider)) is not None:
+            return price
         usage = token_usage(response, provider)
         if usage is None:
             return None
@@ -292,8 +292,8 @@ class PriceBook:
 
     def stated(self, response: Any, *, provider: str) -> float | None:
         """Returns the price in the response or from the provider's extractor; None if neither has one."""
-        if (told := stated_cost(response)) is not None:
-            return told
+        if (price := stated_cost(response)) is not None:
+            return price
         extractor = self.extractors.get(provider)
         extracted = None if extractor is None else extractor(response)
         return None if extracted is None else float(extracted)

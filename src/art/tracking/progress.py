@@ -301,11 +301,11 @@ def open_progress(description: str | None, total: int | None, *, keep: bool = Tr
         yield SilentProgress()
         return
     if view is None:
-        told = LoggedProgress(description, total)
+        logged = LoggedProgress(description, total)
         try:
-            yield told
+            yield logged
         finally:
-            told.end()
+            logged.end()
         return
     bar = view.add_bar(description, total)
     try:

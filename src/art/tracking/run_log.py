@@ -168,9 +168,9 @@ class RunLog:
         context = COST_CONTEXTS[entry.split]
         further = self._contexts - (set(COST_CONTEXTS.values()) - {context})
         if entry.split == "train" and model._backend is not None:
-            told = {*amounts, *self._builder.waiting(*further)}
+            present = {*amounts, *self._builder.waiting(*further)}
             spent = self._spent(model, entry.step)
-            amounts = amounts | {name: value for name, value in spent.items() if name not in told}
+            amounts = amounts | {name: value for name, value in spent.items() if name not in present}
         self._builder.add_metrics(amounts, scenarios)
         return self._builder.take_metrics(*further)
 

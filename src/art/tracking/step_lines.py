@@ -128,11 +128,11 @@ _SHOWN = 0.01
 def _seconds(metrics: Mapping[str, float], training_s: float, step_s: float | None) -> str:
     """The seconds of a step and its parts, the longest first; of an older server, how many were training."""
     parts = {part: metrics.get(part_metric(part), 0.0) for part in STEP_PARTS}
-    whole = sum(parts.values())
-    if not whole:
+    total = sum(parts.values())
+    if not total:
         return (
             f"{training_s:.1f} s" if step_s is None else f"{step_s:.1f} s ({training_s:.1f} s of it training)"
         )
-    named = sorted((one for one in parts.items() if one[1] >= _SHOWN * whole), key=lambda one: -one[1])
-    told = ", ".join(f"{part} {seconds:.1f}" for part, seconds in named)
-    return f"{whole if step_s is None else step_s:.1f} s ({told})"
+    named = sorted((one for one in parts.items() if one[1] >= _SHOWN * total), key=lambda one: -one[1])
+    listing = ", ".join(f"{part} {seconds:.1f}" for part, seconds in named)
+    return f"{total if step_s is None else step_s:.1f} s ({listing})"

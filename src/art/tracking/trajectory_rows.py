@@ -206,10 +206,10 @@ def to_row(trajectory: Trajectory) -> TrajectoryRow:
     """The row of a trajectory, without the columns of its group."""
     row = _shown_columns(_raw_fields(trajectory))
     fields = all_fields(trajectory)
-    told = _record(row)
-    exact = {name: value for name, value in fields.items() if name not in told or _differs(told[name], value)}
+    record = _record(row)
+    exact = {key: value for key, value in fields.items() if key not in record or _differs(record[key], value)}
     exact.pop("messages_and_choices", None)
-    items, shown = fields["messages_and_choices"], told["messages_and_choices"]
+    items, shown = fields["messages_and_choices"], record["messages_and_choices"]
     turns = {
         str(place): item
         for place, (item, known) in enumerate(zip(items, shown, strict=True))
@@ -291,7 +291,7 @@ def _record(row: TrajectoryRow) -> dict[str, Any]:
         reward = Unscored(row["unscored_reason"])
     elif reward is None:
         reward = 0.0
-    told = {
+    fields = {
         "messages_and_choices": [from_struct(struct) for struct in row["messages"] or ()],
         "tools": from_text(row["tools"]) if row.get("tools") else None,
         "additional_histories": _histories(from_text(row.get("additional_histories") or "[]")),
@@ -304,8 +304,8 @@ def _record(row: TrajectoryRow) -> dict[str, Any]:
         "rollout_id": row.get("rollout_id"),
     }
     if row.get("start_time"):
-        told["start_time"] = datetime.fromisoformat(row["start_time"])
-    return told
+        fields["start_time"] = datetime.fromisoformat(row["start_time"])
+    return fields
 
 
 def _histories(values: list[dict[str, Any]]) -> list[History]:

@@ -52,14 +52,14 @@ def card_text(header: GgufHeader, source: str, digest: str) -> str:
 
 
 def _origin(values: dict[str, Any]) -> list[str]:
-    told = {
+    facts = {
         "organization": values.get("general.organization"),
         "fine-tuned as": values.get("general.finetune"),
         "repository": values.get("general.repo_url") or values.get("general.source.url"),
         "base": values.get("general.base_model.0.repo_url"),
         "author": values.get("general.author"),
     }
-    return [f"- {name.capitalize()}, as the file says: {value}" for name, value in told.items() if value]
+    return [f"- {name.capitalize()}, as the file says: {value}" for name, value in facts.items() if value]
 
 
 def _type_table(header: GgufHeader) -> list[str]:

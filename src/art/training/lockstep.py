@@ -82,9 +82,9 @@ class LeadingTrainer(Trainer):
 def compare(trainer: Trainer, name: str) -> None:
     """Raises WorkerError, on all ranks, unless they hold the same weights, moments and random state."""
     with trainer.ranks.agree():
-        mine = trainer.digest(name)
-    told = trainer.ranks.gather(mine)
-    if apart := [rank for rank, one in enumerate(told) if one != told[0]]:
+        own_digest = trainer.digest(name)
+    digests = trainer.ranks.gather(own_digest)
+    if apart := [rank for rank, one in enumerate(digests) if one != digests[0]]:
         raise trainer.ranks.end(
             WorkerError(f"ranks {apart} hold other weights or moments of {name!r} than rank 0")
         )

@@ -70,8 +70,8 @@ def merge(request: MergeRequest) -> MergeReply:
 def bits_of(checkpoint: Path) -> Bits:
     """Returns the bits of the base model that the checkpoint was trained on; 16 where nothing says."""
     state = checkpoint / STATE_FILE
-    told = json.loads(state.read_bytes()).get("base_model") if state.is_file() else None
-    return split_bits(str(told))[1]
+    base_model = json.loads(state.read_bytes()).get("base_model") if state.is_file() else None
+    return split_bits(str(base_model))[1]
 
 
 @torch.no_grad()

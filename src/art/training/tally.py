@@ -168,8 +168,8 @@ class Tally:
     def add_up(self, ranks: RankGroup) -> None:
         """Counts what other ranks did in this update."""
         if ranks.world > 1:
-            told = ranks.gather(self._totals.since(self._before))
-            self._totals = self._before.add(told)
+            shares = ranks.gather(self._totals.since(self._before))
+            self._totals = self._before.add(shares)
 
     def updated(self, grad_norm: float | None) -> None:
         """The update was made with a gradient of this norm; None: it was not, there was nothing to make."""

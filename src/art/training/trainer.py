@@ -218,11 +218,11 @@ class Trainer:
                 raise CheckpointError(
                     f"The checkpoint {str(checkpoint)!r} holds {_spelled(state.lora)}, not {_spelled(lora)}."
                 )
-        held = self._open.get(name)
-        if held is not None and state is not None and checkpoint is not None and held.content is not None:
-            if held.differs_in_step_alone(state, checkpoint, self.policy.name):
-                held.step = state.step
-                return held.step
+        opened = self._open.get(name)
+        if opened is not None and state is not None and checkpoint is not None and opened.content is not None:
+            if opened.differs_in_step_alone(state, checkpoint, self.policy.name):
+                opened.step = state.step
+                return opened.step
         model = self._attach(lora, seed)
         if state is not None and checkpoint is not None:
             try:
@@ -310,9 +310,9 @@ class Trainer:
         """The plan of the rank with the least memory: all cut the batch alike, and recompute layers alike."""
         if self.ranks.world == 1:
             return plan
-        told = self.ranks.gather([plan.token_budget, plan.way.checkpointing])
-        self.policy.checkpoint_activations = any(twice for _, twice in told)
-        return replace(plan, token_budget=min(budget for budget, _ in told))
+        plans = self.ranks.gather([plan.token_budget, plan.way.checkpointing])
+        self.policy.checkpoint_activations = any(twice for _, twice in plans)
+        return replace(plan, token_budget=min(budget for budget, _ in plans))
 
     def _learner(self, model: OpenModel, request: TrainRequest) -> Learner:
         if request.algorithm.critic is not None and model.critic is None:

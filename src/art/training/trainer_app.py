@@ -130,16 +130,16 @@ class TrainerRoutes:
         return self._loading.result()
 
     async def health(self, request: Request) -> Response:
-        config, told = self._config, TrainerHealth(base_model=self._config.base_model, device="", dtype="")
+        config, health = self._config, TrainerHealth(base_model=self._config.base_model, device="", dtype="")
         if self._loading.done():
             trainer = self._trainer
-            told.device, told.dtype = str(trainer.policy.device), str(trainer.policy.dtype)
-            told.models = dict(trainer.steps)
-        told.dtype = told.dtype.removeprefix("torch.")
-        told.busy = bool(self._running) or not self._loading.done()
-        told.rank = 0 if config.gang is None else config.gang.rank
-        told.rendezvous = self._rendezvous
-        return _reply(told)
+            health.device, health.dtype = str(trainer.policy.device), str(trainer.policy.dtype)
+            health.models = dict(trainer.steps)
+        health.dtype = health.dtype.removeprefix("torch.")
+        health.busy = bool(self._running) or not self._loading.done()
+        health.rank = 0 if config.gang is None else config.gang.rank
+        health.rendezvous = self._rendezvous
+        return _reply(health)
 
     async def open(self, request: Request) -> Response:
         asked = await _parse(OpenRequest, request)
@@ -156,8 +156,8 @@ class TrainerRoutes:
 
     async def found(self, request: Request) -> Response:
         """Takes where this rank's machine has a folder that the leader will name by its own path."""
-        told = await _parse(FoundFolder, request)
-        self._trainer.ranks.found[told.leaders] = told.own
+        folder = await _parse(FoundFolder, request)
+        self._trainer.ranks.found[folder.leaders] = folder.own
         return JSONResponse({})
 
     async def train(self, request: Request) -> Response:

@@ -11,13 +11,55 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 _EXACT = 2**53
 """Up to here a float that is whole and an int are one number in any JSON library."""
+
+
+def prefix_keys(messages: Iterable[Mapping[str, Any]], start: bytes = b"") -> list[bytes]:
+    """Returns a key for each beginning of a conversation, from the empty one, `start`, to the whole.
+
+    A conversation continues another one where the whole key of that is among its own.
+    """
+    keys = [start]
+    for message in messages:
+        keys.append(hashlib.blake2b(keys[-1] + message_key(message), digest_size=16).digest())
+    return keys
+
+
+def message_key(message: Mapping[str, Any]) -> bytes:
+    """Returns the identity of a message as clients have it: a dict, whose calls may be objects."""
+    functions = [as_dict(call).get("function") or as_dict(call) for call in message.get("tool_calls") or ()]
+    if message.get("function_call"):
+        functions.append(message["function_call"])
+    calls = ((str(call.get("name")), call.get("arguments")) for call in map(as_dict, functions))
+    return message_identity(str(message.get("role")), _text(message.get("content")), calls)
+
+
+def as_dict(message: Any) -> Any:
+    """A message as a dict. Replies that are sent back as they came are pydantic objects."""
+    return message.model_dump(mode="json", exclude_unset=True) if isinstance(message, BaseModel) else message
+
+
+def sorted_json(value: Any) -> str:
+    """Returns one spelling of a value, whatever the order of its keys."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _text(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [as_dict(part) for part in content]
+    if all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
+        return "".join(str(part.get("text") or "") for part in parts)
+    return sorted_json(parts)
 
 
 def message_identity(role: str, content: str, calls: Iterable[tuple[str, Any]] = ()) -> bytes:

@@ -72,13 +72,13 @@ def read_reply(kind: type[M], body: str | bytes) -> M:
         unknown = [one["loc"] for one in error.errors() if one["type"] == "extra_forbidden"]
         if len(unknown) < error.error_count():
             raise
-    told = json.loads(body)
+    document = json.loads(body)
     for *path, name in unknown:
-        at = told
+        at = document
         for key in path:
             at = at[key]
         del at[name]
-    return kind.model_validate_json(json.dumps(told))
+    return kind.model_validate_json(json.dumps(document))
 
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -106,8 +106,8 @@ class Flaw:
     value: Any
 
     def __str__(self) -> str:
-        told = "" if self.kind in _WITHOUT_VALUE else f", not {quote_value(self.value)}"
-        return f"{self.without_value}{told}"
+        suffix = "" if self.kind in _WITHOUT_VALUE else f", not {quote_value(self.value)}"
+        return f"{self.without_value}{suffix}"
 
     @property
     def without_value(self) -> str:
@@ -177,7 +177,7 @@ def read_pieces(kind: type[Record], text: str) -> Record:
 
 def write_pieces(record: BaseModel) -> str:
     """Returns the text of `record.model_dump_json()`, piece by piece."""
-    told = []
+    pieces = []
     for name, field in type(record).model_fields.items():
         value = getattr(record, name)
         annotation: Any = field.annotation
@@ -185,8 +185,8 @@ def write_pieces(record: BaseModel) -> str:
             body = f"[{','.join(one.model_dump_json() for one in value)}]"
         else:
             body = TypeAdapter(annotation).dump_json(value).decode()
-        told.append(f"{json.dumps(name)}:{body}")
-    return f"{{{','.join(told)}}}"
+        pieces.append(f"{json.dumps(name)}:{body}")
+    return f"{{{','.join(pieces)}}}"
 
 
 def _field(kind: type[BaseModel], name: str, text: str, at: int) -> tuple[Any, int]:

@@ -178,12 +178,12 @@ def usage_of(input_tokens: int, completion: Completion) -> dict[str, Any]:
 def anthropic_error(error: ARTError, tenant: Tenant = None) -> dict[str, Any]:
     """`{"type": "error", "error": {...}}`; `details.error_code` is the code that OpenAI's shape has."""
     status, _ = status_of(error)
-    told = error_body(error, tenant)["error"]
-    details = {"error_code": told["code"], "param": told["param"]}
+    openai_error = error_body(error, tenant)["error"]
+    details = {"error_code": openai_error["code"], "param": openai_error["param"]}
     kind = "invalid_request_error" if status < 500 else "api_error"
     return {
         "type": "error",
-        "error": {"type": _KINDS.get(status, kind), "message": told["message"], "details": details},
+        "error": {"type": _KINDS.get(status, kind), "message": openai_error["message"], "details": details},
     }
 
 
@@ -208,15 +208,15 @@ class AnthropicMessages(_Anthropic):
     async def answer(self, scope: Scope, request: ChatRequest, send: Send) -> None:
         """Sample what is asked for."""
         target = await self.target_of(scope, request)
-        with self.sampler.catalog.using(target):
+        with self.service.catalog.using(target):
             prepared = await self.prepare(scope, request, target)
             if request.stream:
                 if await send_stream(
-                    stream_reply_events(self.sampler, prepared), MessageStream(prepared), send
+                    stream_reply_events(self.service, prepared), MessageStream(prepared), send
                 ):
-                    self.sampler.delivered(prepared)
+                    self.service.delivered(prepared)
                 return
-            (one,) = await complete_request(self.sampler, prepared)
+            (one,) = await complete_request(self.service, prepared)
             message = _message(
                 prepared,
                 one.completion,
@@ -224,7 +224,7 @@ class AnthropicMessages(_Anthropic):
                 stop_of(one.completion, one.message, context_full=_context_full(prepared)),
             )
             await send_json(send, orjson.dumps(message))
-            self.sampler.delivered(prepared)
+            self.service.delivered(prepared)
 
 
 class AnthropicTokens(_Anthropic):
@@ -238,7 +238,7 @@ class AnthropicTokens(_Anthropic):
         """Render what is asked for."""
         target = await self.target_of(scope, request)
         check_messages_fit(request, target)
-        ids = await self.sampler.rendered(request, target, tenant=tenant_in(scope))
+        ids = await self.service.rendered(request, target, tenant=tenant_in(scope))
         await send_json(send, orjson.dumps({"input_tokens": len(ids)}))
 
 

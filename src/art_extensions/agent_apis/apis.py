@@ -48,13 +48,13 @@ class ResponsesApi:
 
     def make(
         self,
-        sampler: CompletionService,
+        service: CompletionService,
         limits: LimitSettings,
         threads: TenantThreads,
         left_out: Counter[tuple[str, str]],
     ) -> Mapping[str, Dialect]:
         """See `AgentApi.make`."""
-        return {"/v1/responses": Responses(sampler, limits, threads, left_out)}
+        return {"/v1/responses": Responses(service, limits, threads, left_out)}
 
 
 class MessagesApi:
@@ -80,15 +80,15 @@ class MessagesApi:
 
     def make(
         self,
-        sampler: CompletionService,
+        service: CompletionService,
         limits: LimitSettings,
         threads: TenantThreads,
         left_out: Counter[tuple[str, str]],
     ) -> Mapping[str, Dialect]:
         """See `AgentApi.make`."""
         return {
-            "/v1/messages": AnthropicMessages(sampler, limits, threads, left_out),
-            "/v1/messages/count_tokens": AnthropicTokens(sampler, limits, threads, left_out),
+            "/v1/messages": AnthropicMessages(service, limits, threads, left_out),
+            "/v1/messages/count_tokens": AnthropicTokens(service, limits, threads, left_out),
         }
 
 

@@ -160,8 +160,8 @@ def reasoning_part(text: str) -> dict[str, Any]:
 def text_logprobs(prepared: PreparedRequest, completion: Completion) -> list[dict[str, Any]]:
     """One entry for each sampled id, those of reasoning and calls included."""
     renderer = prepared.target.renderer
-    told = logprobs_of(renderer, completion.token_ids, completion.logprobs, completion.tops)
-    content: list[dict[str, Any]] = told["content"]
+    logprobs = logprobs_of(renderer, completion.token_ids, completion.logprobs, completion.tops)
+    content: list[dict[str, Any]] = logprobs["content"]
     return content
 
 
@@ -224,17 +224,17 @@ class ResponseEvents:
             return self._event("response.created", response=response) + self._event(
                 "response.in_progress", response=response
             )
-        told = b""
+        events = b""
         # A thought that goes on after the answer has begun has no place any more.
         if event.reasoning and self._thinking:
-            told += self._delta_event("reasoning", event.reasoning)
+            events += self._delta_event("reasoning", event.reasoning)
         if event.content:
-            told += self._end_of_thought() + self._delta_event("message", event.content)
+            events += self._end_of_thought() + self._delta_event("message", event.content)
         self._calls += event.calls
         if isinstance(event, ChoiceFinished):
-            return told + self._end(event)
+            return events + self._end(event)
         # How a text ended, and its logprobs, are known at the end of the reply.
-        return told if "message" in self._texts else told + self._tell_calls()
+        return events if "message" in self._texts else events + self._tell_calls()
 
     def close(self) -> bytes:
         """The whole response."""
@@ -289,29 +289,29 @@ class ResponseEvents:
 
     def _end(self, event: ChoiceFinished) -> bytes:
         status = status_of_end(event.finish)
-        told = self._end_of_thought()
+        events = self._end_of_thought()
         if "message" not in self._texts and not (self._output or self._calls):
-            told += self._open("message")
+            events += self._open("message")
         if "message" in self._texts:
-            told += self._end_of_text(status)
-        told += self._tell_calls() + self._end_of_call(status)
+            events += self._end_of_text(status)
+        events += self._tell_calls() + self._end_of_call(status)
         response = self._response(status)
         self._keep(response)
         self._last = self._event(f"response.{status}", response=response)
-        return told
+        return events
 
     def _tell_calls(self) -> bytes:
-        told, pieces = b"", self._calls
+        events, pieces = b"", self._calls
         self._calls = []
         for piece in pieces:
             if piece.opens:
-                told += self._end_of_thought() + self._end_of_call("completed")
+                events += self._end_of_thought() + self._end_of_call("completed")
                 self._output.append(self._call_item(piece.call, "in_progress", arguments=""))
-                told += self._item_event("added")
+                events += self._item_event("added")
             self._call = piece.call
             if piece.arguments and self._output[-1]["type"] == FUNCTION.call:
-                told += self._call_event("delta", delta=piece.arguments)
-        return told
+                events += self._call_event("delta", delta=piece.arguments)
+        return events
 
     def _end_of_call(self, status: str) -> bytes:
         """Returns the end of the open call, if any; `status`: of the response, if it ends with it."""
@@ -319,15 +319,15 @@ class ResponseEvents:
         if call is None:
             return b""
         item = self._output[-1] = self._call_item(call, status_of_call(call, status))
-        told = b""
+        events = b""
         if item["type"] == FUNCTION.call:
-            told = self._call_event("done", name=item["name"], arguments=item["arguments"])
+            events = self._call_event("done", name=item["name"], arguments=item["arguments"])
         elif item["type"] == "custom_tool_call":
             # Known when its JSON has ended: the text inside is what the tool takes.
-            told = self._input_event("delta", delta=item["input"]) + self._input_event(
+            events = self._input_event("delta", delta=item["input"]) + self._input_event(
                 "done", input=item["input"]
             )
-        return told + self._item_event("done")
+        return events + self._item_event("done")
 
     def _call_item(self, call: dict[str, Any], status: str, *, arguments: str | None = None) -> Item:
         return call_item(self._request.tools, self._sample_id, call, status, arguments=arguments)
@@ -375,13 +375,13 @@ class Responses(AgentDialect):
 
     def __init__(
         self,
-        sampler: CompletionService,
+        service: CompletionService,
         limits: LimitSettings,
         threads: TenantThreads | None = None,
         counts: Counter[tuple[str, str]] | None = None,
     ) -> None:
         """See `AgentDialect`."""
-        super().__init__(sampler, limits, threads, counts)
+        super().__init__(service, limits, threads, counts)
         self._store = ResponseStore(max_bytes=limits.stored_responses)
         self.routes = [
             Route("/v1/responses/{response_id}", self.stored, methods=["GET"]),
@@ -402,20 +402,20 @@ class Responses(AgentDialect):
         """Sample what is asked for."""
         tenant = tenant_in(scope)
         target = await self.target_of(scope, request.chat)
-        with self.sampler.catalog.using(target):
+        with self.service.catalog.using(target):
             prepared = await self.prepare(scope, request.chat, target)
             if request.chat.stream:
                 writer = ResponseEvents(request, prepared, lambda one: self._keep(tenant, request, one))
-                if await send_stream(stream_reply_events(self.sampler, prepared), writer, send):
-                    self.sampler.delivered(prepared)
+                if await send_stream(stream_reply_events(self.service, prepared), writer, send):
+                    self.service.delivered(prepared)
                 return
-            (done,) = await complete_request(self.sampler, prepared)
+            (done,) = await complete_request(self.service, prepared)
             status = status_of_end(done.finish)
             output = output_of(request, prepared, done.completion, done.message, status)
             response = response_of(request, prepared, done.completion, status=status, output=output)
             self._keep(tenant, request, response)
             await send_json(send, orjson.dumps(response))
-            self.sampler.delivered(prepared)
+            self.service.delivered(prepared)
 
     def _keep(self, tenant: Tenant, request: ResponsesRequest, response: dict[str, Any]) -> None:
         if request.store:

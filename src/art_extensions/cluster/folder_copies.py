@@ -208,13 +208,13 @@ class FolderCopies:
     @contextlib.contextmanager
     def fetching(self, digest: str, patience: float) -> Iterator[None]:
         """Holds that lock in a block. Raises DiskError after `patience` seconds."""
-        held = self._lock(self._fetch_lock(digest), patience=patience)
-        if held is None:
+        descriptor = self._lock(self._fetch_lock(digest), patience=patience)
+        if descriptor is None:
             raise DiskError(f"another process has held {self._fetch_lock(digest)} for {patience:g} s: end it")
         try:
             yield
         finally:
-            os.close(held)
+            os.close(descriptor)
 
     def _use_lock(self, digest: str) -> Path:
         return self.folder / "locks" / f"{digest}.use"
@@ -226,15 +226,15 @@ class FolderCopies:
         """A lock whose file may be removed by whoever holds it: what is held is the file that is there."""
         while True:
             try:
-                held = take_lock(path, shared=shared, patience=patience)
+                descriptor = take_lock(path, shared=shared, patience=patience)
             except OSError as error:
                 raise disk_error(error, path, "the shelf could not be locked") from error
-            if held is None:
+            if descriptor is None:
                 return None
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(held), path.stat()):
-                    return held
-            os.close(held)
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
+            os.close(descriptor)
 
     # -- room --
 
@@ -258,15 +258,15 @@ class FolderCopies:
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
-        held = self._lock(self.folder / "locks" / "room", patience=_ROOM_PATIENCE_S)
-        if held is None:
+        descriptor = self._lock(self.folder / "locks" / "room", patience=_ROOM_PATIENCE_S)
+        if descriptor is None:
             raise DiskError(
                 f"another process has made room in {self.folder} for {_ROOM_PATIENCE_S:g} s: end it"
             )
         try:
             yield
         finally:
-            os.close(held)
+            os.close(descriptor)
 
     def _make_room(self, digest: str, size: int, on_this_disk: bool) -> None:
         """Evicts until `size` more bytes fit. The copy that arrives counts as not there."""
@@ -301,16 +301,16 @@ class FolderCopies:
     def _evict(self, one: CopyOnDisk) -> bool:
         """Returns whether nobody used or fetched it, so that it is gone."""
         locks = [self._use_lock(one.digest), self._fetch_lock(one.digest)]
-        held = [self._lock(path) for path in locks]
+        descriptors = [self._lock(path) for path in locks]
         try:
-            if None in held:
+            if None in descriptors:
                 return False
             self._remove(one.place)
             for path in locks:  # those who wait for them take new ones
                 path.unlink(missing_ok=True)
             return True
         finally:
-            for descriptor in held:
+            for descriptor in descriptors:
                 if descriptor is not None:
                     os.close(descriptor)
 
@@ -333,11 +333,11 @@ class FolderCopies:
         for path in (self.folder / "doomed").iterdir():
             shutil.rmtree(path, ignore_errors=True)
         for lock in (self.folder / "written").glob("*.lock"):
-            held = self._lock(lock)
-            if held is not None:
+            descriptor = self._lock(lock)
+            if descriptor is not None:
                 shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
                 lock.unlink(missing_ok=True)
-                os.close(held)
+                os.close(descriptor)
 
 
 def _bytes_below(folder: Path) -> int:

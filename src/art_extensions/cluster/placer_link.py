@@ -189,17 +189,17 @@ class PlacerLink:
 
     def _take(self, line: bytes) -> None:
         try:
-            told = PlacerLine.model_validate_json(line)
+            message = PlacerLine.model_validate_json(line)
         except ValidationError:
             _log.error("the placer wrote a line that is none of its own")
             return
-        if told.nodes is not None:
-            self.nodes = told.nodes
-            self._on_nodes(told.nodes)
-        elif told.id is not None and (open_order := self._open.get(told.id)) is not None:
+        if message.nodes is not None:
+            self.nodes = message.nodes
+            self._on_nodes(message.nodes)
+        elif message.id is not None and (open_order := self._open.get(message.id)) is not None:
             answer = open_order[1]
             if not answer.done():
-                answer.set_result(told)
+                answer.set_result(message)
 
     async def _keep_alive(self) -> None:
         while True:

@@ -54,8 +54,8 @@ class _Offer:
 async def _lock_when_free(try_lock: Callable[[str], int | None], digest: str) -> int:
     """The descriptor of a lock that another process gives back; the caller sets the deadline."""
     while True:
-        if (held := try_lock(digest)) is not None:
-            return held
+        if (descriptor := try_lock(digest)) is not None:
+            return descriptor
         await asyncio.sleep(_LOCK_PAUSE_S)
 
 
@@ -90,8 +90,8 @@ class Shelf:
             flight.cancel()
         if flights:
             await asyncio.wait(flights, timeout=10.0)
-        for held, _ in self._pins.values():
-            os.close(held)
+        for descriptor, _ in self._pins.values():
+            os.close(descriptor)
         self._pins.clear()
         await asyncio.to_thread(self.copies.close)
 
@@ -209,11 +209,11 @@ class Shelf:
     @contextlib.asynccontextmanager
     async def _only_fetch(self, digest: str) -> AsyncIterator[None]:
         """Waits until no other process of the node fetches this copy."""
-        held = await _lock_when_free(self.copies.try_fetch_lock, digest)
+        descriptor = await _lock_when_free(self.copies.try_fetch_lock, digest)
         try:
             yield
         finally:
-            os.close(held)
+            os.close(descriptor)
 
     async def _pull(self, digest: str, sources: Sequence[Source]) -> None:
         puller = FilePuller(digest, sources, self._limits)
@@ -270,31 +270,31 @@ class Shelf:
     async def using(self, digest: str) -> AsyncIterator[Path]:
         """The copy is not evicted while the block runs. It may be absent: `fetch` it inside."""
         check_digest(digest)
-        held = await _lock_when_free(self.copies.try_pin, digest)
+        descriptor = await _lock_when_free(self.copies.try_pin, digest)
         try:
             yield self.copies.files(digest)
         finally:
-            os.close(held)
+            os.close(descriptor)
 
     async def _keep(self, digest: str, seconds: float) -> None:
         """Keeps a copy for as long as whoever was given it takes to load it."""
         self._let_go()
         until = time.monotonic() + seconds
         if digest not in self._pins:
-            held = await _lock_when_free(self.copies.try_pin, digest)
+            descriptor = await _lock_when_free(self.copies.try_pin, digest)
             if digest in self._pins:  # two at once
-                os.close(held)
+                os.close(descriptor)
             else:
-                self._pins[digest] = (held, until)
-        held, before = self._pins[digest]
-        self._pins[digest] = (held, max(before, until))
+                self._pins[digest] = (descriptor, until)
+        descriptor, before = self._pins[digest]
+        self._pins[digest] = (descriptor, max(before, until))
         if seconds < math.inf:
             asyncio.get_running_loop().call_later(seconds + _LOCK_PAUSE_S, self._let_go)
 
     def _let_go(self) -> None:
-        for digest, (held, until) in list(self._pins.items()):
+        for digest, (descriptor, until) in list(self._pins.items()):
             if time.monotonic() >= until and digest not in self._flights:
-                os.close(held)
+                os.close(descriptor)
                 del self._pins[digest]
 
     def list_copies(self) -> list[CopyOnDisk]:

@@ -155,19 +155,19 @@ def _reset(full: str, world: Any, seed: int) -> str:
             f"{full}: reset{signature} takes no seed, so it has no scenarios: write "
             "reset(self, *, seed=None, options=None)"
         )
-    told = world.reset(seed=seed)
-    return _text(full, told[0] if isinstance(told, tuple) else told)
+    result = world.reset(seed=seed)
+    return _text(full, result[0] if isinstance(result, tuple) else result)
 
 
 def _step(full: str, world: Any, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
     """Returns observation, reward, whether it ended, whether it was cut, info; older worlds give four."""
-    told = world.step(action)
-    if not isinstance(told, tuple) or len(told) not in (4, 5):
+    result = world.step(action)
+    if not isinstance(result, tuple) or len(result) not in (4, 5):
         raise EnvironmentFailedError(
-            f"environment {full!r}: step gave {type(told).__name__}, not "
+            f"environment {full!r}: step gave {type(result).__name__}, not "
             "(observation, reward, terminated, truncated, info)"
         )
-    observation, reward, terminated, *truncated, info = told
+    observation, reward, terminated, *truncated, info = result
     cut = bool(truncated and truncated[0])
     return _text(full, observation), float(reward), bool(terminated) or cut, cut, info or {}
 

@@ -249,8 +249,8 @@ class InspectEnvironment(LibraryEnvironment):
             try:
                 found = self._evaluate([play.task for play in plays])
             except Exception as error:  # noqa: BLE001  # each rollout that waits raises it
-                told = f"environment {self.name!r} failed: {type(error).__name__}: {error}"
-                found = {play.task.name: EnvironmentFailedError(told) for play in plays}
+                message = f"environment {self.name!r} failed: {type(error).__name__}: {error}"
+                found = {play.task.name: EnvironmentFailedError(message) for play in plays}
             for play in plays:
                 play.deliver(found.get(play.task.name))
             if not more:
@@ -289,8 +289,8 @@ class InspectEnvironment(LibraryEnvironment):
         numbers = {name: value for name, value in figures.items() if not math.isnan(value)}
         trajectory.reward = reward
         trajectory.metrics.update(numbers, turns=float(turns), truncated=float(sample.limit is not None))
-        told = "\n".join(f"{name}: {value:g}" for name, value in numbers.items())
-        shown = f"{text_of_messages(trajectory.messages())}\n\n{told}"
+        listing = "\n".join(f"{name}: {value:g}" for name, value in numbers.items())
+        shown = f"{text_of_messages(trajectory.messages())}\n\n{listing}"
         trajectory.metadata.update({SCENARIO_ID: scenario.id, SHOW: shown, "environment": self.name})
         return trajectory
 
@@ -314,11 +314,11 @@ def _watched(generate: Callable[..., Any], requests: ModelRequests) -> Callable[
     async def noted(input: Any, tools: Any, tool_choice: Any, config: Any) -> Any:
         with requests.asking() as given:
             seeded = config.model_copy(update={"seed": given["seed"]}) if "seed" in given else config
-            told = await generate(input, tools, tool_choice, seeded)
-            answer = told[0] if isinstance(told, tuple) else told
+            result = await generate(input, tools, tool_choice, seeded)
+            answer = result[0] if isinstance(result, tuple) else result
             if isinstance(answer, Exception):
                 raise answer
-            return told
+            return result
 
     return noted
 

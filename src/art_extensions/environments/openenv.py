@@ -114,18 +114,18 @@ class OpenEnvEnvironment(LibraryEnvironment):
         conversation = self._conversation(model, seed=seed, temperature=temperature, max_tokens=max_tokens)
         total, invalid = 0.0, 0
         async with self._session(scenario.data["seed"]) as (session, result):
-            told, done = self._text(result.observation), bool(result.done)
+            observation, done = self._text(result.observation), bool(result.done)
             while not done and conversation.turns < self._max_turns:
-                conversation.add({"role": "user", "content": told})
+                conversation.add({"role": "user", "content": observation})
                 try:
                     action = self._action_of(await conversation.ask())
                     result = await self._call("step", session.step(action))
                 except InvalidActionError as error:
-                    told, invalid = f"Invalid action: {error}", invalid + 1
+                    observation, invalid = f"Invalid action: {error}", invalid + 1
                     continue
-                told, done = self._text(result.observation), bool(result.done)
+                observation, done = self._text(result.observation), bool(result.done)
                 total += float(result.reward or 0)
-        said = text_of_messages(conversation.trajectory.messages())
+        transcript = text_of_messages(conversation.trajectory.messages())
         return conversation.finish(
             scenario,
             reward=total,
@@ -134,7 +134,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
                 "truncated": float(not done),
                 "invalid_actions": float(invalid),
             },
-            show=f"{said}\n\nenvironment: {told}\nreward: {total:g}",
+            show=f"{transcript}\n\nenvironment: {observation}\nreward: {total:g}",
             environment=self.name,
         )
 

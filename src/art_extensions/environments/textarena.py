@@ -92,8 +92,8 @@ class _Game:
         """Returns the rewards by seat, None where the game gave none, and what it tells of each seat."""
         self.observe()  # the last board
         with self._random.drawing():
-            told: tuple[Mapping[int, float] | None, Mapping[int, Mapping[str, Any]]] = self.world.close()
-        return told
+            result: tuple[Mapping[int, float] | None, Mapping[int, Mapping[str, Any]]] = self.world.close()
+        return result
 
 
 class TextArenaEnvironment(LibraryEnvironment):
@@ -210,8 +210,8 @@ class TextArenaEnvironment(LibraryEnvironment):
                     action = await thread.call("the random opponent", draw_move, seen, chance)
                 if await thread.call("step", game.step, player, action):
                     break
-            rewards, told = await thread.call("close", game.close)
-        return [self._finish(talking[seat], scenario, seat, game, rewards, told) for seat in trained]
+            rewards, infos = await thread.call("close", game.close)
+        return [self._finish(talking[seat], scenario, seat, game, rewards, infos) for seat in trained]
 
     def _finish(
         self,

@@ -214,10 +214,10 @@ class VerifiersEnvironment(LibraryEnvironment):
             raise EnvironmentFailedError(
                 f"environment {self.name!r} failed: {type(error).__name__}: {error}"
             ) from error
-        if (told := output.get("error")) is not None:
-            if requests.error is not None and type(requests.error).__name__ in told["error_chain_repr"]:
+        if (failure := output.get("error")) is not None:
+            if requests.error is not None and type(requests.error).__name__ in failure["error_chain_repr"]:
                 raise requests.error
-            raise EnvironmentFailedError(f"environment {self.name!r} failed: {told['error_chain_str']}")
+            raise EnvironmentFailedError(f"environment {self.name!r} failed: {failure['error_chain_str']}")
         if not requests.answered:
             raise EnvironmentFailedError(
                 f"environment {self.name!r} ended before the model said anything: "
@@ -259,12 +259,12 @@ class VerifiersEnvironment(LibraryEnvironment):
             {metric_name(name): float(value) for name, value in parts.items() if name not in failed},
             truncated=float(bool(output.get("is_truncated"))),
         )
-        told = "\n".join(f"{name}: {value:g}" for name, value in parts.items() if name not in failed)
+        listing = "\n".join(f"{name}: {value:g}" for name, value in parts.items() if name not in failed)
         shown = reward if isinstance(reward, Unscored) else format(reward, "g")
         trajectory.metadata.update(
             {
                 SCENARIO_ID: scenario.id,
-                SHOW: f"{_text_of_turns(trajectory.messages())}\n\n{told}\nreward: {shown}",
+                SHOW: f"{_text_of_turns(trajectory.messages())}\n\n{listing}\nreward: {shown}",
                 "environment": self.name,
                 "stop_condition": str(output.get("stop_condition")),
             }
@@ -372,8 +372,8 @@ def _read_outputs(path: str | Path) -> list[dict[str, Any]]:
 def _plain(value: Any) -> dict[str, Any]:
     """Returns a message, call or tool as a dict without nulls, whichever way verifiers wrote it."""
     found = json.loads(value) if isinstance(value, str) else value
-    told = found.model_dump() if hasattr(found, "model_dump") else dict(found)
-    return {key: one for key, one in told.items() if one is not None}
+    fields = found.model_dump() if hasattr(found, "model_dump") else dict(found)
+    return {key: one for key, one in fields.items() if one is not None}
 
 
 def _openai_message(value: Any) -> dict[str, Any]:

@@ -177,12 +177,12 @@ class RolloutChatModel(ChatOpenAI):
     def _convert_chunk_to_generation_chunk(
         self, chunk: dict[str, Any], default_chunk_class: type, base_generation_info: dict[str, Any] | None
     ) -> ChatGenerationChunk | None:
-        told = super()._convert_chunk_to_generation_chunk(chunk, default_chunk_class, base_generation_info)
+        piece = super()._convert_chunk_to_generation_chunk(chunk, default_chunk_class, base_generation_info)
         choices = chunk.get("choices") or (chunk.get("chunk") or {}).get("choices") or []
-        if told is not None and choices and choices[0].get("finish_reason"):
+        if piece is not None and choices and choices[0].get("finish_reason"):
             # Once: chunks are added up, and texts with them.
-            told.generation_info = {**(told.generation_info or {}), **_identity(choices[0])}
-        return told
+            piece.generation_info = {**(piece.generation_info or {}), **_identity(choices[0])}
+        return piece
 
 
 def _identity(choice: Any) -> dict[str, Any]:

@@ -307,9 +307,9 @@ def read_call(call: Any) -> Message:
         raise unreadable(f"a tool call is {shortened(call)}: it names no function")
     arguments = first_value(function, ("arguments", "args"))
     text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
-    told = {"name": function["name"], "arguments": text}
+    openai_function = {"name": function["name"], "arguments": text}
     named = {"id": call["id"]} if call.get("id") else {}
-    return {**named, "type": "function", "function": told}
+    return {**named, "type": "function", "function": openai_function}
 
 
 def read_messages(value: Any, place: str) -> list[Message]:
@@ -420,19 +420,19 @@ def _call(request: Document, response: Any, document: Document, where: str) -> L
     if request.get("messages") is None:
         raise NotUsable(OTHER_API, f"the request has the keys {shown_keys(request)}")
     reply = parsed(response)
-    told = reply if isinstance(reply, Mapping) else {}
-    body = parsed(told.get("body"))
-    told = body if isinstance(body, Mapping) else told
+    answer = reply if isinstance(reply, Mapping) else {}
+    body = parsed(answer.get("body"))
+    answer = body if isinstance(body, Mapping) else answer
     time = seconds_of(first_value(document, _TIMES))
     return LoggedCall(
         messages=read_messages(request["messages"], "messages"),
         replies=read_replies(response),
         tools=read_tools(request.get("tools"), request.get("functions")),
         tool_choice=request.get("tool_choice"),
-        model=first_value({"asked": request.get("model"), "told": told.get("model")}, ("asked", "told"))
+        model=first_value({"asked": request.get("model"), "used": answer.get("model")}, ("asked", "used"))
         or document.get("model"),
         tags=tags_of(request.get("metadata"), *(document.get(name) for name in _TAGS)),
-        time=seconds_of(told.get("created")) if time is None else time,
+        time=seconds_of(answer.get("created")) if time is None else time,
         where=where,
     )
 
@@ -534,8 +534,8 @@ def _defined_tools(defined: Any) -> list[Any] | None:
     """Tools by name, each a schema, as Langfuse keeps them."""
     if not isinstance(defined, Mapping):
         return read_tools(defined)
-    told = ((name, parsed(one)) for name, one in defined.items())
-    return read_tools([{"name": name, **one} for name, one in told if isinstance(one, Mapping)])
+    tools = ((name, parsed(one)) for name, one in defined.items())
+    return read_tools([{"name": name, **one} for name, one in tools if isinstance(one, Mapping)])
 
 
 class LogFormat(NamedTuple):

@@ -35,7 +35,7 @@ from art.tracking.sinks.sink import ReportedRun
 from art.tracking.step_record import read_rollouts
 from art.tracking.trajectory_log import LoggedSteps
 from art.types import is_choice, known_reward, unscored_reason
-from art.wire.message_identity import message_identity
+from art.wire.message_identity import prefix_keys, sorted_json
 from art_extensions.logs.logged_calls import (
     REQUEST_LOGS,
     Document,
@@ -261,13 +261,11 @@ class LogImport:
         """Notes which conversations go on in a later request, and which replies must not be learned."""
         for call in self._found():
             if isinstance(call, LoggedCall):
-                turns = prefix_digests(call.messages)
+                turns = turn_keys(call.messages)
                 refused = self._wanted.refusal(call, index.scores(call.keys)) is not None
                 for reply in call.replies:
                     useless = refused or _fault(reply) is not None
-                    index.add(
-                        "refused" if useless else "wanted", prefix_digests([reply.message], turns[-1])[1:]
-                    )
+                    index.add("refused" if useless else "wanted", turn_keys([reply.message], turns[-1])[1:])
                     if not useless:
                         answered = (
                             at for at, one in enumerate(call.messages) if _speaker(one) == "assistant"
@@ -281,7 +279,7 @@ class LogImport:
         elif self._to == "scenarios":
             yield _scenario(call, scores, index)
         else:
-            turns = prefix_digests(call.messages)
+            turns = turn_keys(call.messages)
             for reply in call.replies:
                 yield self._row(call, reply, turns, index)
 
@@ -290,7 +288,7 @@ class LogImport:
     ) -> dict[str, Any] | LeftOut:
         if (fault := _fault(reply)) is not None:
             return LeftOut(call.where, fault, f"finish_reason is {reply.finish_reason!r}")
-        end = prefix_digests([reply.message], turns[-1])[1]
+        end = turn_keys([reply.message], turns[-1])[1]
         if self._keep == "longest":
             if index.has("continued", end):
                 return LeftOut(call.where, LONGER)
@@ -328,7 +326,7 @@ def _scenario(call: LoggedCall, scores: Mapping[str, float], index: CallIndex) -
     prompt = call.messages[: next(spoken, len(call.messages))]
     if not prompt:
         return LeftOut(call.where, NO_PROMPT)
-    digest = hashlib.blake2b(prefix_digests(prompt)[-1] + _json(call.tools).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(turn_keys(prompt)[-1] + sorted_json(call.tools).encode(), digest_size=8).digest()
     if index.has("asked", digest):
         return LeftOut(call.where, ASKED_BEFORE)
     index.add("asked", [digest])
@@ -347,35 +345,20 @@ def _fault(reply: LoggedReply) -> str | None:
 
 
 def _with_tools(row: dict[str, Any], call: LoggedCall) -> dict[str, Any]:
-    told = {"tools": call.tools, "tool_choice": call.tool_choice}
-    return row | {name: value for name, value in told.items() if value}
+    fields = {"tools": call.tools, "tool_choice": call.tool_choice}
+    return row | {name: value for name, value in fields.items() if value}
 
 
 def _speaker(message: Message) -> str:
     return ROLES[str(message["role"]).lower()]
 
 
-def prefix_digests(messages: Sequence[Message], after: bytes = b"") -> list[bytes]:
-    """Returns the digest of each beginning of a conversation, from the empty one, `after`, to the whole.
+def turn_keys(messages: Sequence[Message], after: bytes = b"") -> list[bytes]:
+    """Returns the key of each beginning of a conversation, from the empty one, `after`, to the whole.
 
-    Two messages are one when role, text and calls are: a program may send a reply back without its thoughts.
+    A program may send a reply back without its thoughts, and a log may call a speaker by another name.
     """
-    digests = [after]
-    for message in messages:
-        calls = [call.get("function") or call for call in message.get("tool_calls") or ()]
-        content = message.get("content") or ""
-        if isinstance(content, list) and len(content) == 1 and isinstance(content[0], Mapping):
-            content = content[0].get("text", content)
-        text = content if isinstance(content, str) else _json(content)
-        identity = message_identity(
-            _speaker(message), text, ((str(call.get("name")), call.get("arguments")) for call in calls)
-        )
-        digests.append(hashlib.blake2b(digests[-1] + identity, digest_size=16).digest())
-    return digests
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+    return prefix_keys([{**message, "role": _speaker(message)} for message in messages], after)
 
 
 def _stored(text: str) -> str:

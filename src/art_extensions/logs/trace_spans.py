@@ -65,11 +65,11 @@ def _span(span: Document, where: str) -> Iterator[Found]:
     trace, own = first_value(span, ("traceId", "trace_id")), first_value(span, ("spanId", "span_id"))
     parent = first_value(span, ("parentSpanId", "parent_span_id")) or None
     events = [(str(one.get("name")), _attributes(one.get("attributes"))) for one in span.get("events") or ()]
-    for name, told in events:
-        value = told.get("gen_ai.evaluation.score.value")
+    for name, attributes in events:
+        value = attributes.get("gen_ai.evaluation.score.value")
         if name == "gen_ai.evaluation.result" and isinstance(value, int | float):
             for key in (f"span:{trace}/{own}", *(() if parent else (f"trace:{trace}",))):
-                yield LoggedScore(key, str(told.get("gen_ai.evaluation.name", "score")), float(value))
+                yield LoggedScore(key, str(attributes.get("gen_ai.evaluation.name", "score")), float(value))
     operation, kind = facts.get("gen_ai.operation.name"), facts.get("openinference.span.kind")
     if (operation and operation not in _CHATS) or (kind and kind != "LLM"):
         raise NotUsable(NO_CALL, f"a span of kind {operation or kind}")
@@ -127,13 +127,13 @@ def _attribute(value: Any) -> Any:
 
 def _semantic(facts: Document) -> Texts | None:
     """Reads `gen_ai.input.messages` and `gen_ai.output.messages`."""
-    given, told = (parsed(facts.get(f"gen_ai.{way}.messages")) for way in ("input", "output"))
-    if given is None or told is None:
+    inputs, outputs = (parsed(facts.get(f"gen_ai.{way}.messages")) for way in ("input", "output"))
+    if inputs is None or outputs is None:
         return None
     instructions = parsed(facts.get("gen_ai.system_instructions"))
     first = _from_parts({"role": "system", "parts": instructions}) if instructions else []
-    messages = [made for one in given for made in _from_parts(one)]
-    return first + messages, [LoggedReply(_from_parts(one)[0], one.get("finish_reason")) for one in told]
+    messages = [made for one in inputs for made in _from_parts(one)]
+    return first + messages, [LoggedReply(_from_parts(one)[0], one.get("finish_reason")) for one in outputs]
 
 
 def _from_parts(message: Document) -> list[Message]:
@@ -184,11 +184,11 @@ def _indexed(facts: Document) -> Texts | None:
         ("gen_ai.prompt", "gen_ai.completion"),
         ("llm.prompts", "llm.completions"),
     ):
-        given, told = (_listed(facts, f"{name}.") for name in (prompt, completion))
-        if given and told:
-            messages = [_indexed_message(one, "user") for one in given]
+        inputs, outputs = (_listed(facts, f"{name}.") for name in (prompt, completion))
+        if inputs and outputs:
+            messages = [_indexed_message(one, "user") for one in inputs]
             return messages, [
-                LoggedReply(_indexed_message(one, "assistant"), one.get("finish_reason")) for one in told
+                LoggedReply(_indexed_message(one, "assistant"), one.get("finish_reason")) for one in outputs
             ]
     return None
 
@@ -245,30 +245,30 @@ def _of_events(events: Sequence[tuple[str, Document]]) -> Texts | None:
     """Reads events of a span: one a message, or one with the whole call."""
     messages: list[Message] = []
     replies: list[LoggedReply] = []
-    for name, told in events:
-        whole = _semantic(told)
-        if whole is not None:
-            return whole
-        body = parsed(told.get("gen_ai.event.content"))
-        body = dict(body) if isinstance(body, Mapping) else dict(told)
+    for name, attributes in events:
+        texts = _semantic(attributes)
+        if texts is not None:
+            return texts
+        body = parsed(attributes.get("gen_ai.event.content"))
+        body = dict(body) if isinstance(body, Mapping) else dict(attributes)
         body |= {key: parsed(body[key]) for key in ("message", "tool_calls") if key in body}
         if name == "gen_ai.choice":
-            said = body.get("message", body)
-            said = said if isinstance(said, Mapping) else {"content": said}
-            kept = {key: said[key] for key in ("role", "content", "tool_calls") if key in said}
-            reply = read_message({"role": "assistant", **kept}, name)
+            message = body.get("message", body)
+            message = message if isinstance(message, Mapping) else {"content": message}
+            fields = {key: message[key] for key in ("role", "content", "tool_calls") if key in message}
+            reply = read_message({"role": "assistant", **fields}, name)
             replies.append(LoggedReply(reply, body.get("finish_reason")))
         elif name.startswith("gen_ai.") and name.endswith(".message"):
             role = name.removeprefix("gen_ai.").removesuffix(".message")
-            kept = {key: body[key] for key in ("role", "content", "tool_calls") if key in body}
+            fields = {key: body[key] for key in ("role", "content", "tool_calls") if key in body}
             answered = first_value(body, ("tool_call_id", "id"))
             if role == "tool" and answered:
-                kept["tool_call_id"] = answered
-            messages.append(read_message({"role": role, **kept}, name))
+                fields["tool_call_id"] = answered
+            messages.append(read_message({"role": role, **fields}, name))
         elif name == "gen_ai.content.prompt":
-            messages += read_messages(told.get("gen_ai.prompt"), name)
+            messages += read_messages(attributes.get("gen_ai.prompt"), name)
         elif name == "gen_ai.content.completion":
-            replies += read_replies(told.get("gen_ai.completion"))
+            replies += read_replies(attributes.get("gen_ai.completion"))
     return (messages, replies) if messages or replies else None
 
 

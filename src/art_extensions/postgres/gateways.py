@@ -80,13 +80,13 @@ class ControllerLock:
         Raises: DatabaseError when there is no database to wait for, ConfigurationError.
         """
         await database.prepare_tables("controller", CONTROLLER_VERSION, CREATE_CONTROLLER)
-        told = False
+        announced = False
         while True:
             connection = await connect(database.address, **_KEEPALIVE)
             try:
                 while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
-                    if not told:
-                        told = True
+                    if not announced:
+                        announced = True
                         on_wait(str(await connection.fetchval("SELECT holder FROM controller")))
                     await asyncio.sleep(_TRY_SECONDS)
                 epoch = await _next_epoch(connection)
@@ -154,10 +154,10 @@ class ControllerLock:
             with contextlib.suppress(*known_errors()):
                 connection = await connect(self._address, **_KEEPALIVE)
                 try:
-                    held = await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK)
+                    acquired = await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK)
                     if await _ask_epoch(connection) != self.epoch:
                         return False
-                    if held:
+                    if acquired:
                         self._connection, connection = connection, None
                         _log.warning("the controller's lock in %s is held again", self._address.shown)
                         return True

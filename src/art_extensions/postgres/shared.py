@@ -154,8 +154,8 @@ async def open_shared(url: str, ended: asyncio.Future[None] | None) -> SharedDat
 
     waiting = asyncio.ensure_future(ControllerLock.acquire(database, on_wait=tell_waiting))
     try:
-        told: list[asyncio.Future[Any]] = [waiting, *([] if ended is None else [ended])]
-        await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
+        futures: list[asyncio.Future[Any]] = [waiting, *([] if ended is None else [ended])]
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
         if waiting.done():
             return SharedDatabase(database, waiting.result())
     finally:

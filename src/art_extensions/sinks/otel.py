@@ -72,13 +72,13 @@ class SpanLines(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Writes a line."""
-        told = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
-        for span in (one for r in told["resourceSpans"] for s in r["scopeSpans"] for one in s["spans"]):
+        document = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
+        for span in (one for r in document["resourceSpans"] for s in r["scopeSpans"] for one in s["spans"]):
             for holder in (span, *span.get("links", ())):
                 for name in ("traceId", "spanId", "parentSpanId"):
                     if name in holder:  # OTLP has these bytes in hex, unlike all others
                         holder[name] = base64.b64decode(holder[name]).hex()
-        self._file.write(json.dumps(told) + "\n")
+        self._file.write(json.dumps(document) + "\n")
         return SpanExportResult.SUCCESS
 
 

@@ -27,8 +27,8 @@ _UNSAFE = re.compile(r"[^\w.\- ]")
 def folder_of(run: ReportedRun) -> Path:
     """Returns the folder of a run's event files: `tensorboard/` of the model, or one in it for another id."""
     folder = ModelPaths(run.folder).tensorboard
-    told = run.run_id or run.name
-    return folder if told == run.folder.name else folder / safe_name(told, _UNSAFE, 100)
+    name = run.run_id or run.name
+    return folder if name == run.folder.name else folder / safe_name(name, _UNSAFE, 100)
 
 
 class TensorBoardSink:

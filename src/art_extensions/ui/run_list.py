@@ -115,10 +115,10 @@ def _tags(settings: Mapping[str, Any]) -> list[str]:
 
 def _experiment(run: RunFiles, settings: Mapping[str, Any]) -> tuple[str | None, dict[str, str]]:
     """Returns what a run shares with those of other seeds, None where it names no seed; and its seeds."""
-    told = dict(settings)
-    if "run" in told:
-        told.pop("training", None)  # that of its newest step: the rate of a schedule
-    flat = flatten(told)
+    values = dict(settings)
+    if "run" in values:
+        values.pop("training", None)  # that of its newest step: the rate of a schedule
+    flat = flatten(values)
     seeds = {name: value for name, value in flat.items() if _last(name) == "seed"}
     shared = {name: value for name, value in flat.items() if _last(name) not in _OWN and name not in seeds}
     return (json.dumps([run.project, sorted(shared.items())]) if seeds else None), seeds

@@ -123,6 +123,9 @@ MOVED = """
     art.utils.deployment.wandb.WandbDeploymentConfig art.utils.deployment.legacy.LoRADeploymentProvider
     art.utils.benchmarking.charts.training_progress_chart.training_progress_chart
     art.utils.benchmarking.charts.percentage_comparison_bar_chart.percentage_comparison_bar_chart
+    art.rewards.verifiers.CodeTests art.rewards.verifiers.RegexMatch art.rewards.verifiers.last_answer
+    art.rewards.verifiers.code.CodeTests art.rewards.verifiers.limited_process.LimitedProcess
+    art.rewards.verifiers.matches.ExactMatch art.rewards.verifiers.verifier.Verifier
     art.auto_trajectory.capture_auto_trajectory art.yield_trajectory.capture_yielded_trajectory
 """.split()
 

@@ -221,10 +221,15 @@ def test_a_constant_has_its_value(path: str) -> None:
     assert find(path) == SURFACE["constants"][path]
 
 
+TAKE_ANY_KEY = {"art.dev.EngineArgs", "art.dev.TrainerArgs"}
+"""The list of their names is another library's, and changes with it."""
+
+
 @pytest.mark.parametrize("path", SURFACE["typed_dicts"])
 def test_a_dictionary_has_its_keys(path: str) -> None:
     kind = find(path)
-    assert set(SURFACE["typed_dicts"][path].split()) <= set(get_type_hints(kind))
+    if path not in TAKE_ANY_KEY:
+        assert set(SURFACE["typed_dicts"][path].split()) <= set(get_type_hints(kind))
     assert kind(**{"some_key_of_tomorrow": 1}) == {"some_key_of_tomorrow": 1}
 
 

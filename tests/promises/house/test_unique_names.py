@@ -20,7 +20,7 @@ SAY_NOTHING_ALONE = frozenset(
     "together told trouble twice under unfit up whole why wishes within word written wrong".split()
 )
 """Names of functions and methods, private ones included."""
-NO_NAMES_OF_VALUES = frozenset("aside beside held stage told".split())
+NO_NAMES_OF_VALUES = frozenset("aside beside held sitting stage told".split())
 """Names of parameters and of attributes that are set, private ones included."""
 
 

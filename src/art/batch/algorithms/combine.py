@@ -259,7 +259,7 @@ def _validated(merged: Mapping[str, Any]) -> Algorithm:
     except ValidationError as error:
         flaw = first_flaw(error)
         part, *inside = flaw.field.split(".")
-        told = f"{flaw}."
+        message = f"{flaw}."
         if flaw.kind == "extra_forbidden" and inside and (spec := _spec(part)) is not None:
-            told = f"{flaw.field}: no such field; known: {', '.join(spec.model_fields)}."
-        raise ConfigurationError(f"Algorithm {merged['name']!r}: {told}") from error
+            message = f"{flaw.field}: no such field; known: {', '.join(spec.model_fields)}."
+        raise ConfigurationError(f"Algorithm {merged['name']!r}: {message}") from error

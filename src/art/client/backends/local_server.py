@@ -247,7 +247,7 @@ class ServerProcess:
         except OSError as error:
             raise disk_error(error, self.log_path.parent, "the data folder cannot be used") from error
         # The port of the first start is kept, so that clients find the successor where they left.
-        told = {
+        settings = {
             "host": self.host,
             "port": self.port,
             "key": self.key,
@@ -270,7 +270,7 @@ class ServerProcess:
             self._keep_reaper(child.pid)
             assert child.stdin is not None and child.stdout is not None
             with suppress(BrokenPipeError):  # it died already: the missing ready line tells
-                child.stdin.write(json.dumps(told).encode() + b"\n")
+                child.stdin.write(json.dumps(settings).encode() + b"\n")
                 child.stdin.flush()
             self.port = self._wait_ready(child, child.stdout)
         except BaseException:
@@ -302,20 +302,20 @@ class ServerProcess:
                 f"Last lines of {self.log_path}:\n{self.log_tail()}"
             ) from None
         try:
-            told = json.loads(line) if line else {"error": f"it ended {self._exit_of(child)}"}
+            report = json.loads(line) if line else {"error": f"it ended {self._exit_of(child)}"}
         except json.JSONDecodeError:
-            told = {"error": f"its first line is {line[:200]!r}"}
-        if told.get("ready"):
-            return int(told["port"])
+            report = {"error": f"its first line is {line[:200]!r}"}
+        if report.get("ready"):
+            return int(report["port"])
         code = child.poll()
         message = (
-            f"the server did not start: {told.get('error')}. "
+            f"the server did not start: {report.get('error')}. "
             f"Last lines of {self.log_path}:\n{self.log_tail()}"
         )
         if code is not None and code < 0:
             raise _KilledAtStartError(message, code)
-        if told.get("folder_in_use"):
-            raise FolderInUseError(str(told["error"]))
+        if report.get("folder_in_use"):
+            raise FolderInUseError(str(report["error"]))
         raise WorkerDiedError(message)
 
     def _exit_of(self, child: subprocess.Popen[bytes]) -> str:

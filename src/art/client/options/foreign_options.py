@@ -13,14 +13,12 @@ from enum import Enum
 from typing import Any, Literal
 
 from art.compat.dev import (
-    EngineArgs,
     InitArgs,
     InternalModelConfig,
     OpenAIServerConfig,
     PeftArgs,
     ServerArgs,
     TinkerArgs,
-    TrainerArgs,
 )
 from art.errors import ConfigurationError, did_you_mean
 from art.wire.nested import MASK, SECRETS, HiddenKey
@@ -32,6 +30,9 @@ NO_EFFECT = (
     "have options of their own, LocalBackend(server_options=...)"
 )
 """The sentence that all options without effect share."""
+
+_MISSPELT = 0.9
+"""Likeness of a misspelt name. No two names of vLLM, transformers and TRL are so alike."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,14 +50,18 @@ class ForeignOption:
 
 @dataclass(frozen=True, slots=True)
 class ForeignSection:
-    """The options of one dictionary of `art.dev`. Those that are not in `options` have no effect."""
+    """The options of one dictionary of `art.dev`. Those that are not in `options` have no effect.
 
-    dictionary: type
+    dictionary: None where the other library has the list of names, and any is taken.
+    """
+
+    dictionary: type | None
     options: Mapping[str, ForeignOption]
 
     @property
     def names(self) -> Collection[str]:
-        return self.dictionary.__annotations__
+        """Returns the names that are known here: all, or those that matter where any is taken."""
+        return self.dictionary.__annotations__ if self.dictionary else self.options
 
 
 def acting_options(**texts: str) -> dict[str, ForeignOption]:
@@ -84,10 +89,7 @@ def read_options(
     acting, without_effect = {}, []
     for name, value in (options or {}).items():
         if name not in section.names:
-            known = f"`art.dev.{section.dictionary.__name__}` has"
-            raise ConfigurationError(
-                f"{where}[{name!r}]: no such key{meant_option(name, section.names, known)}"
-            )
+            _refuse_unknown(where, name, section)
         option = section.options.get(name)
         if value is None or (option is not None and _is_neutral(value, option.neutral)):
             continue
@@ -102,6 +104,15 @@ def read_options(
     if without_effect and log:
         _log.warning("%s: no effect here: %s; %s", where, ", ".join(without_effect), NO_EFFECT)
     return acting
+
+
+def _refuse_unknown(where: str, name: str, section: ForeignSection) -> None:
+    """Raises ConfigurationError, of a section that takes any name only where it is a misspelt one."""
+    if section.dictionary:
+        known = f"`art.dev.{section.dictionary.__name__}` has"
+        raise ConfigurationError(f"{where}[{name!r}]: no such key{meant_option(name, section.names, known)}")
+    if guess := did_you_mean(name, section.names, likeness=_MISSPELT):
+        raise ConfigurationError(f"{where}[{name!r}]: {guess}")
 
 
 def meant_option(name: str, known: Collection[str], where: str = "docs/reference/options.md lists") -> str:
@@ -234,7 +245,7 @@ _NOT_BUILT = "it is not implemented. Leave it out."
 _NEVER = "code or settings of a model's folder that change its computation are not supported. Leave it out."
 
 ENGINE_ARGS = ForeignSection(
-    EngineArgs,
+    None,
     {
         **acting_options(
             max_model_len=("The most tokens of prompt and completion together, if the model allows more.")
@@ -323,7 +334,7 @@ _SAMPLING = "sampling is set in each request: pass it to `chat.completions.creat
 _TRAIN = "set it in backend.train, or in model.train(_config=...)"
 
 TRAINER_ARGS = ForeignSection(
-    TrainerArgs,
+    None,
     {
         **acting_options(
             learning_rate="The learning rate of train(learning_rate=None).",

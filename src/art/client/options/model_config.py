@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, cast
 
-from art.compat.dev import EngineArgs, InternalModelConfig, OpenAIServerConfig, ServerArgs
+from art.compat.dev import InternalModelConfig, OpenAIServerConfig, ServerArgs
 from art.errors import ConfigurationError
 from art.tracking.folders import get_step_checkpoint_dir, get_step_from_dir
 
@@ -137,7 +137,7 @@ def get_openai_server_config(
     return OpenAIServerConfig(
         log_file=given.get("log_file", log_file),
         server_args=ServerArgs(**server),  # type: ignore[typeddict-item]
-        engine_args=EngineArgs(**engine),  # type: ignore[typeddict-item]
+        engine_args=engine,
     )
 
 

@@ -23,17 +23,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from art.client.publish.model_card import CardFacts, ask_license, draw_curve, model_card, read_facts
 from art.errors import (
     CheckpointError,
-    CheckpointMissingError,
     ConfigurationError,
     DeadlineError,
-    StepMissingError,
     StorageError,
     extra_needed,
     require_extra,
 )
 from art.process.imports import import_lock
 from art.tracking.folders import NamedModel, find_model
-from art.tracking.model_files import best_step, read_json
+from art.tracking.model_files import choose_step, read_json
 from art.wire.models import (
     ADAPTER_CONFIG_FILE,
     ADAPTER_FILE,
@@ -156,35 +154,6 @@ def find_named(model: str | AnyModel, data_dir: str | Path | None) -> NamedModel
     if isinstance(model, str):
         return find_model(model, Path(data_dir or ".art"))
     return find_model(f"{model.project}/{model.name}", Path(data_dir or model.base_path))
-
-
-def choose_step(model: NamedModel, step: int | None = None, best: str | None = None) -> int:
-    """Returns the step whose checkpoint is meant, which is here.
-
-    Raises ConfigurationError for two choices at once, CheckpointMissingError, StepMissingError.
-    """
-    here = model.steps()
-    choices = [one for one in (model.step, step, best) if one is not None]
-    if len(choices) > 1:
-        raise ConfigurationError(
-            f"{choices[0]!r} and {choices[1]!r} both choose a step of {model.key}: leave one out"
-        )
-    if not here:
-        raise CheckpointMissingError(f"model {model.key} has no checkpoint in {model.files.checkpoints}")
-    if not choices:
-        return here[-1]
-    wanted = model.step if step is None else step
-    if best is not None:
-        wanted = best_step(model.files.history, best)
-        if wanted is None:
-            raise ConfigurationError(f"no row of {model.files.history} has the metric {best!r}")
-    if wanted not in here:
-        why = "" if best is None else f", the best by {best!r},"
-        raise StepMissingError(
-            f"step {wanted} of {model.key}{why} has no checkpoint here. Steps that have: "
-            f"{', '.join(map(str, here))}"
-        )
-    return wanted
 
 
 @contextmanager

@@ -7,51 +7,20 @@ that makes it another conversation. Other text does.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
-from pydantic import BaseModel
 
 from art.trajectories import History, Trajectory, get_messages
-from art.wire.message_identity import message_identity
+from art.wire.message_identity import as_dict, message_key, sorted_json
 from art.wire.rollouts import SAMPLE_FIELD
-
-MessageKey = bytes
-
-
-def as_dict(message: Any) -> Any:
-    """A message as a dict. Replies that are sent back as they came are pydantic objects."""
-    return message.model_dump(mode="json", exclude_unset=True) if isinstance(message, BaseModel) else message
-
-
-def message_key(message: Mapping[str, Any]) -> MessageKey:
-    """Equal for two spellings of one message: its role, text and calls."""
-    functions = [as_dict(call).get("function") or as_dict(call) for call in message.get("tool_calls") or ()]
-    if message.get("function_call"):
-        functions.append(message["function_call"])
-    calls = ((str(call.get("name")), call.get("arguments")) for call in map(as_dict, functions))
-    return message_identity(str(message.get("role")), _text(message.get("content")), calls)
 
 
 def tools_key(tools: Any) -> str:
     """Equal for two spellings of one list of tools; empty without tools."""
-    return _sorted([as_dict(tool) for tool in tools]) if tools else ""
-
-
-def _text(content: Any) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts = [as_dict(part) for part in content]
-    if all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
-        return "".join(str(part.get("text") or "") for part in parts)
-    return _sorted(parts)
-
-
-def _sorted(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+    return sorted_json([as_dict(tool) for tool in tools]) if tools else ""
 
 
 class Recorder:
@@ -116,7 +85,7 @@ class Recorder:
         return max(fitting, key=likeness, default=None)
 
 
-def _repeats(history: Trajectory | History, asked: Sequence[MessageKey], offered: str) -> bool:
+def _repeats(history: Trajectory | History, asked: Sequence[bytes], offered: str) -> bool:
     items = history.messages_and_choices
     if len(items) > len(asked) or (items and tools_key(history.tools) != offered):
         return False
@@ -133,7 +102,7 @@ def _is_named(item: Any, repeated: dict[str, Any], parent_id: str | None) -> boo
     return bool(called) and called == [as_dict(call).get("id") for call in repeated.get("tool_calls") or ()]
 
 
-def _item_key(item: Any) -> MessageKey:
+def _item_key(item: Any) -> bytes:
     return message_key(item.message.model_dump(mode="json") if isinstance(item, Choice) else item)
 
 

@@ -53,8 +53,8 @@ class ServerConfig:
     @property
     def place(self) -> dict[str, Any]:
         """Returns the configured address of the server."""
-        told = {"host": self.host, "port": self.port, "api_key": self.api_key}
-        return {name: value for name, value in told.items() if value is not None}
+        address = {"host": self.host, "port": self.port, "api_key": self.api_key}
+        return {name: value for name, value in address.items() if value is not None}
 
 
 def server_config(config: Mapping[str, Any] | None) -> ServerConfig:

@@ -242,17 +242,17 @@ def _notes(trajectory: Trajectory, scenario: object) -> RolloutNotes:
 
 def _given_histories(trajectory: Trajectory, rollout: str, samples: list[_Sampled]) -> list[GivenHistory]:
     """All histories with their messages, if anything that the assistant says in them was not sampled."""
-    told: list[Trajectory | History] = [trajectory, *trajectory.additional_histories]
+    sources: list[Trajectory | History] = [trajectory, *trajectory.additional_histories]
     histories = [
         GivenHistory(
             messages=plain_messages(f"rollout {rollout!r}", history.messages_and_choices),
             tools=plain_tools(f"rollout {rollout!r}", history.tools),
             samples={one.turn: one.sample for one in samples if one.history == number},
         )
-        for number, history in enumerate(told)
+        for number, history in enumerate(sources)
     ]
-    said = sum(message.get("role") == "assistant" for one in histories for message in one.messages)
-    return histories if said > len(samples) else []
+    answers = sum(message.get("role") == "assistant" for one in histories for message in one.messages)
+    return histories if answers > len(samples) else []
 
 
 def _reward(trajectory: Trajectory, rollout: str) -> float | None:

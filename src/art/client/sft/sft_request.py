@@ -124,8 +124,8 @@ class _ConversationIndex:
         key = hashlib.blake2b(spelled, digest_size=16).digest()
         if key not in self._known:
             self._known[key] = len(self.conversations)
-            told = SftConversation(name=name, messages=messages, tools=offered, samples=samples)
-            self.conversations.append(told)
+            conversation = SftConversation(name=name, messages=messages, tools=offered, samples=samples)
+            self.conversations.append(conversation)
         return self._known[key]
 
 

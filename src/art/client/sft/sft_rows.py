@@ -179,12 +179,12 @@ def _unknown_format(where: str, row: Mapping[str, Any]) -> ConfigurationError:
         return ConfigurationError(
             f'{where} {keys}: this is one message. A row holds a conversation: {{"messages": [...]}}'
         )
-    for (asked, told), what in _CONVERSIONS:
-        if asked in row and told in row:
-            source = f'row["{asked}"]' + (' + row.get("input", "")' if asked == "instruction" else "")
+    for (question, answer), what in _CONVERSIONS:
+        if question in row and answer in row:
+            source = f'row["{question}"]' + (' + row.get("input", "")' if question == "instruction" else "")
             return ConfigurationError(
                 f"{where} {keys}: these are {what}. Convert each row: "
-                f'{{"prompt": {source}, "completion": row["{told}"]}}'
+                f'{{"prompt": {source}, "completion": row["{answer}"]}}'
             )
     near = next((hint for key in row if (hint := did_you_mean(key, (*MESSAGE_KEYS, "completion")))), "")
     return ConfigurationError(

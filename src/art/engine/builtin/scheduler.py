@@ -294,7 +294,7 @@ class Scheduler:
 
     def admit(self) -> None:
         """Move waiting requests to rows, owners in turns, as far as there is room."""
-        held: list[Sequence] = []
+        postponed: list[Sequence] = []
         if not self.reuse and not self.running and self.cache.rows:
             self.forget()  # the shape of the cache, too, decides how sums are rounded
         while self.waiting:
@@ -305,12 +305,12 @@ class Scheduler:
             ids = sequence.ids()
             match = self._match(sequence, ids)
             if match.coming - match.ready >= WORTH_WAITING:
-                held.append(sequence)
+                postponed.append(sequence)
             elif not self._assign_row(sequence, ids, match) and not self._place_instead(sequence, ids):
                 # Nobody overtakes it: a large request would wait for ever.
                 self.waiting.put_back(sequence.owner, sequence)
                 break
-        for sequence in reversed(held):
+        for sequence in reversed(postponed):
             self.waiting.put_back(sequence.owner, sequence)
         self._flush_copies()
 
@@ -325,10 +325,10 @@ class Scheduler:
             longest = int(self.table.known[self.table.running].max())
             if longest < self.cache.capacity or self._fit(self.cache.rows, longest + 1, new=0):
                 return
-            held: Counter[str] = Counter()
+            ids_by_owner: Counter[str] = Counter()
             for row, sequence in self.running.items():
-                held[sequence.owner] += int(self.table.known[row])
-            self._send_back_youngest(max(held, key=held.__getitem__))
+                ids_by_owner[sequence.owner] += int(self.table.known[row])
+            self._send_back_youngest(max(ids_by_owner, key=ids_by_owner.__getitem__))
 
     def leave(self, row: int) -> Sequence:
         """A request ended or was sent back; its row stays as a prefix for others."""
@@ -351,9 +351,9 @@ class Scheduler:
         if self.waiting.owners < 2:
             return False
         share = max(1, len(self.running) // self.waiting.owners)
-        held = Counter(sequence.owner for sequence in self.running.values())
-        most = max(held, key=held.__getitem__, default=owner)
-        if held[owner] >= share or held[most] <= share:
+        rows_by_owner = Counter(sequence.owner for sequence in self.running.values())
+        most = max(rows_by_owner, key=rows_by_owner.__getitem__, default=owner)
+        if rows_by_owner[owner] >= share or rows_by_owner[most] <= share:
             return False
         self._send_back_youngest(most)
         return True

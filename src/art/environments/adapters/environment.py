@@ -353,13 +353,13 @@ class RolloutConversation:
         """Returns the trajectory with its reward and metrics. show: the rollout for people; None: its
         messages.
         """
-        told = self.trajectory
-        told.reward = reward
-        told.metrics.update(metrics)
-        told.metadata.update(metadata)
-        told.metadata[SCENARIO_ID] = scenario.id
-        told.metadata[SHOW] = text_of_messages(told.messages()) if show is None else show
-        return told
+        trajectory = self.trajectory
+        trajectory.reward = reward
+        trajectory.metrics.update(metrics)
+        trajectory.metadata.update(metadata)
+        trajectory.metadata[SCENARIO_ID] = scenario.id
+        trajectory.metadata[SHOW] = text_of_messages(trajectory.messages()) if show is None else show
+        return trajectory
 
 
 def text_of_messages(messages: Sequence[Any]) -> str:

@@ -167,11 +167,11 @@ async def rollout(
 def show(messages: Sequence[Mapping[str, Any]], ending: str = "") -> str:
     """The game as moves in order, the last board and the result, for people.
 
-    A game that O won ends with a move of O that no message tells: `ending` does.
+    A game that O won ends with a move of O that is in no message, only in `ending`.
     """
     board, moves = EMPTY, []
-    told = {"role": "user", "content": ending.partition("(")[2]}
-    for message in (*messages, told):
+    last_move = {"role": "user", "content": ending.partition("(")[2]}
+    for message in (*messages, last_move):
         text = message.get("content") or ""
         if message["role"] == "assistant":
             cell = parse_move(text)

@@ -110,21 +110,21 @@ class SpendingFile:
         total = Account()
         rows = self._connection.execute("select * from accounts where owner != ?", (self._owner,)).fetchall()
         for owner, calls, tokens, usd, held_calls, held_tokens, held_usd, longest in rows:
-            held = Spending(calls=held_calls, tokens=held_tokens, usd=held_usd)
+            reserved = Spending(calls=held_calls, tokens=held_tokens, usd=held_usd)
             total.spent += Spending(calls=calls, tokens=tokens, usd=usd)
             total.longest = max(total.longest, longest)
-            if held != Spending() and self._is_gone(owner):
-                total.spent += held
+            if reserved != Spending() and self._is_gone(owner):
+                total.spent += reserved
             else:
-                total.reserved += held
+                total.reserved += reserved
         return total
 
     def _write(self, own: Account) -> None:
         amounts = (own.spent.calls, own.spent.tokens, own.spent.usd)
-        held = (own.reserved.calls, own.reserved.tokens, own.reserved.usd)
+        reserved = (own.reserved.calls, own.reserved.tokens, own.reserved.usd)
         self._connection.execute(
             "insert or replace into accounts values (?, ?, ?, ?, ?, ?, ?, ?)",
-            (self._owner, *amounts, *held, own.longest),
+            (self._owner, *amounts, *reserved, own.longest),
         )
 
     def _lock_of(self, owner: str) -> Path:

@@ -49,7 +49,7 @@ def key_of(identity: str, request: Request) -> str:
     The same question has the same key only if it is the same to the letter: what is random in a prompt (ids,
     an order) is drawn from a seed that follows from its content and the salt.
     """
-    told = {
+    question = {
         "model": identity,
         "messages": [dict(message) for message in request.messages],
         "schema": request.schema,
@@ -57,7 +57,7 @@ def key_of(identity: str, request: Request) -> str:
         "temperature": request.temperature,
         "salt": request.salt,
     }
-    text = json.dumps(told, sort_keys=True, separators=(",", ":"), default=str)
+    text = json.dumps(question, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

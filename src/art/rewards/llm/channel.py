@@ -219,7 +219,7 @@ class Channel:
         error: str | None = None,
     ) -> JudgeCall:
         usage = reply.usage if reply is not None else Usage()
-        told = captures_content()
+        with_content = captures_content()
         return JudgeCall(
             source=self.source or "judge",
             model=self.llm.name,
@@ -231,8 +231,8 @@ class Channel:
             cached=cached,
             finish_reason=reply.finish_reason if reply is not None else None,
             error=error,
-            messages=request.messages if request is not None and told else (),
-            text=reply.text if reply is not None and told else None,
+            messages=request.messages if request is not None and with_content else (),
+            text=reply.text if reply is not None and with_content else None,
         )
 
     async def ask_json(self, request: Request, parse: Callable[[Any], T], *, repairs: int = 1) -> T:

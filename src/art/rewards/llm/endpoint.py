@@ -93,11 +93,11 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     exact = _number(headers.get("retry-after-ms"))
     if exact is not None:
         return exact / 1000
-    told = headers.get("retry-after")
-    if told is None or (seconds := _number(told)) is not None:
-        return seconds if told is not None else None
+    header = headers.get("retry-after")
+    if header is None or (seconds := _number(header)) is not None:
+        return seconds if header is not None else None
     try:
-        return max(0.0, parsedate_to_datetime(told).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except ValueError:
         return None
 

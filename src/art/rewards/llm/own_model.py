@@ -42,8 +42,8 @@ class OwnModelLlm:
     def identity(self) -> str:
         """The identity, which includes the step: the next step gives other answers."""
         trained = getattr(self._model, "base_model", "")
-        told = [self._model.project, trained, self._asked_as]
-        return json.dumps([told, self._params.identity()], default=str)
+        model_key = [self._model.project, trained, self._asked_as]
+        return json.dumps([model_key, self._params.identity()], default=str)
 
     @property
     def pricing(self) -> TokenPricing | None:

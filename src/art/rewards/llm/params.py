@@ -75,8 +75,8 @@ class Params:
 
     def identity(self) -> list[Any]:
         """The options that change an answer."""
-        told = [dict(self.sampling), dict(self.body)]
-        return told if self.cache_name is None else [*told, self.cache_name]
+        options = [dict(self.sampling), dict(self.body)]
+        return options if self.cache_name is None else [*options, self.cache_name]
 
 
 def read_params(

@@ -112,8 +112,8 @@ def _longest(decoder: json.JSONDecoder, text: str) -> Any:
         except ValueError:
             start, dead_ends = start + 1, dead_ends + 1
             continue
-        for name, held in value.items() if isinstance(value, dict) else ():
-            if isinstance(held, list) and lists.setdefault(name, held) != held:
+        for name, member in value.items() if isinstance(value, dict) else ():
+            if isinstance(member, list) and lists.setdefault(name, member) != member:
                 raise SeveralAnswersError(f"there are several answers in it, with different {name!r}")
         if end - start > best_length:
             best, best_length = value, end - start
@@ -134,14 +134,14 @@ def repair_of(request: Request, reply: Reply, error: Exception) -> Request:
     """The same question, with the answer that was of no use and what was wrong with it."""
     cut = reply.finish_reason == "length"
     # What it said is repeated as its own words alone: it may be somebody else's, whom it was to judge.
-    told = "there is no JSON in it" if isinstance(error, NotJsonError) else str(error)[:SHOWN]
-    why = "it was cut off: answer more briefly" if cut else told
+    problem = "there is no JSON in it" if isinstance(error, NotJsonError) else str(error)[:SHOWN]
+    why = "it was cut off: answer more briefly" if cut else problem
     text = (
         f"That answer cannot be used: {why}. Answer again, with JSON alone, in the form that was asked for."
     )
-    said = {"role": "assistant", "content": reply.text or "(nothing)"}
+    answer = {"role": "assistant", "content": reply.text or "(nothing)"}
     return Request(
-        messages=(*request.messages, said, {"role": "user", "content": text}),
+        messages=(*request.messages, answer, {"role": "user", "content": text}),
         schema=request.schema,
         schema_name=request.schema_name,
         max_tokens=request.max_tokens and request.max_tokens * (2 if cut else 1),

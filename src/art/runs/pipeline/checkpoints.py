@@ -130,10 +130,10 @@ class Evaluations:
     def _lease(self, step: int) -> AbstractAsyncContextManager[None]:
         """Leases the step: inside the block, the model's name is that of the step."""
         lease = getattr(self._backend, "adapter_lease", None)
-        held: AbstractAsyncContextManager[None] = (
+        lease_block: AbstractAsyncContextManager[None] = (
             contextlib.nullcontext() if lease is None else lease(self._model, step)
         )
-        return held
+        return lease_block
 
 
 def _one_kind(items: Evaluated) -> list[Any]:

@@ -387,11 +387,11 @@ def prompt_logprobs_of(
     """Returns prompt logprobs in vLLM's form: none for the first id; for each other its logprob, rank (if
     known) and text, by its id, and the same for the `most` probable ones.
     """
-    told: list[dict[str, Any] | None] = [None]
+    entries: list[dict[str, Any] | None] = [None]
     tops = [top[:most] for top in scored.tops] or [()] * len(scored.logprobs)
     for token_id, logprob, top in zip(prompt_ids[1:], scored.logprobs, tops, strict=True):
-        told.append(_token_logprobs(renderer, token_id, logprob, top))
-    return told
+        entries.append(_token_logprobs(renderer, token_id, logprob, top))
+    return entries
 
 
 def _token_logprobs(

@@ -373,9 +373,9 @@ class Checkpoints:
 
 def _given_up(folder: Path, error: OSError, what: str) -> DiskError:
     """Removes partial files, which may use the space that the disk lacks."""
-    told = disk_error(error, folder, what)
+    failure = disk_error(error, folder, what)
     shutil.rmtree(folder, ignore_errors=True)
-    return told
+    return failure
 
 
 def same_files(one: Path, other: Path) -> bool:

@@ -150,19 +150,19 @@ class ChatCompletions(Dialect):
     async def answer(self, scope: Scope, request: ChatRequest, send: Send) -> None:
         """Sample what is asked for."""
         target = await self.target_of(scope, request)
-        with self.sampler.catalog.using(target):
+        with self.service.catalog.using(target):
             prepared = await self.prepare(scope, request, target)
             if request.stream:
                 if not await send_stream(
-                    stream_reply_events(self.sampler, prepared), ChatChunks(prepared), send
+                    stream_reply_events(self.service, prepared), ChatChunks(prepared), send
                 ):
                     return
             else:
                 scores = await prompt_scores([prepared], request.prompt_logprobs)
                 await send_json(
-                    send, _reply(prepared, await complete_request(self.sampler, prepared), scores[0])
+                    send, _reply(prepared, await complete_request(self.service, prepared), scores[0])
                 )
-            self.sampler.delivered(prepared)
+            self.service.delivered(prepared)
 
 
 def _reply(prepared: PreparedRequest, done: list[CommittedChoice], scored: Ranked | None) -> bytes:

@@ -246,17 +246,17 @@ class CompletionService:
         ]
         scoped = self._rollout_scope(prepared.rollout_id, prepared.tenant)
         # Of the base model nothing is learned: what it says is context.
-        told: ExchangeRecords | None = None
+        exchanges: ExchangeRecords | None = None
         if scoped is not None and prepared.target.project:
-            told = await run_in_thread_if_large(
+            exchanges = await run_in_thread_if_large(
                 prepared.request.size, ExchangeRecords, scoped, prepared, done
             )
-            scoped.text_bytes += told.size
+            scoped.text_bytes += exchanges.size
         also = keep_images(prepared.images, prepared.created_at)
-        also += told.statements if told is not None else ()
+        also += exchanges.statements if exchanges is not None else ()
         await self._ledger.writer.append(records, also)
-        if told is not None:
-            told.remember()
+        if exchanges is not None:
+            exchanges.remember()
         for record in records:
             self._stitcher.remember(record)
 
@@ -300,17 +300,17 @@ class CommittedChoice:
     """`stop`, `length` or `tool_calls`."""
 
 
-async def complete_request(sampler: CompletionService, prepared: PreparedRequest) -> list[CommittedChoice]:
+async def complete_request(service: CompletionService, prepared: PreparedRequest) -> list[CommittedChoice]:
     """Sample every choice; return when all are in the ledger. Raises: what the engine raises."""
     completions = [new_completion() for _ in range(prepared.request.n)]
     if len(completions) == 1:
-        await _sample_to_end(sampler, prepared, 0, completions[0])
+        await _sample_to_end(service, prepared, 0, completions[0])
     else:
         await gather_or_cancel(
-            [_sample_to_end(sampler, prepared, n, one) for n, one in enumerate(completions)]
+            [_sample_to_end(service, prepared, n, one) for n, one in enumerate(completions)]
         )
     done = [(one, prepared.message(one)) for one in completions]
-    await sampler.keep(prepared, done)
+    await service.keep(prepared, done)
     return [CommittedChoice(one, message, finish_reason(one, message)) for one, message in done]
 
 
@@ -326,9 +326,9 @@ async def gather_or_cancel(runs: list[Any]) -> list[Any]:
 
 
 async def _sample_to_end(
-    sampler: CompletionService, prepared: PreparedRequest, index: int, completion: Completion
+    service: CompletionService, prepared: PreparedRequest, index: int, completion: Completion
 ) -> None:
-    async for _ in sampler.deltas(prepared, index, completion):
+    async for _ in service.deltas(prepared, index, completion):
         pass
 
 
@@ -437,8 +437,8 @@ class StreamedChoice:
             opens = index == len(self._arguments)
             if opens:
                 self._arguments.append("")
-            arguments, told = call["function"]["arguments"], self._arguments[index]
-            new = arguments[len(told) :] if arguments.startswith(told) else ""
+            arguments, sent = call["function"]["arguments"], self._arguments[index]
+            new = arguments[len(sent) :] if arguments.startswith(sent) else ""
             self._arguments[index] += new
             if new or opens:
                 pieces.append(CallPiece(index, call, new, opens))
@@ -456,7 +456,7 @@ class StreamedChoice:
 
 
 async def stream_reply_events(
-    sampler: CompletionService, *prompts: PreparedRequest
+    service: CompletionService, *prompts: PreparedRequest
 ) -> AsyncIterator[StreamEvent]:
     """`StreamStarted`, then `ReplyDelta` and `ChoiceFinished` of each choice; close it with `aclosing`.
 
@@ -465,7 +465,7 @@ async def stream_reply_events(
     places = [(prepared, place) for prepared in prompts for place in range(prepared.request.n)]
     choices = [StreamedChoice(prepared, index, place) for index, (prepared, place) in enumerate(places)]
     queue: asyncio.Queue[Emission | ARTError] = asyncio.Queue()
-    tasks = [asyncio.create_task(_sample_into_queue(sampler, choice, queue)) for choice in choices]
+    tasks = [asyncio.create_task(_sample_into_queue(service, choice, queue)) for choice in choices]
     open_choices = len(choices)
     begun = False
     try:
@@ -482,7 +482,7 @@ async def stream_reply_events(
                 yield choice.delta_event(delta)
                 continue
             ended = choice.end()
-            await sampler.keep(choice.prepared, [(choice.completion, choice.message)])
+            await service.keep(choice.prepared, [(choice.completion, choice.message)])
             open_choices -= 1
             yield ended
     finally:
@@ -492,11 +492,11 @@ async def stream_reply_events(
 
 
 async def _sample_into_queue(
-    sampler: CompletionService, choice: StreamedChoice, queue: asyncio.Queue[Emission | ARTError]
+    service: CompletionService, choice: StreamedChoice, queue: asyncio.Queue[Emission | ARTError]
 ) -> None:
     last: Emission | ARTError = WorkerError(f"sampling {choice.completion.sample_id} ended unexpectedly")
     try:
-        async for delta in sampler.deltas(choice.prepared, choice.place, choice.completion):
+        async for delta in service.deltas(choice.prepared, choice.place, choice.completion):
             queue.put_nowait((choice.index, delta))
         last = (choice.index, None)
     except ARTError as error:
@@ -512,10 +512,10 @@ async def _sample_into_queue(
 def _unchangeable_part(text: str, stops: tuple[str, ...]) -> str:
     """The text without an unfinished character, and without an end that may become a stop string."""
     text = text.rstrip("\ufffd")
-    held = 0
+    unfinished = 0
     for stop in stops:
-        for length in range(min(len(stop) - 1, len(text)), held, -1):
+        for length in range(min(len(stop) - 1, len(text)), unfinished, -1):
             if text.endswith(stop[:length]):
-                held = length
+                unfinished = length
                 break
-    return text[: len(text) - held]
+    return text[: len(text) - unfinished]

@@ -191,13 +191,13 @@ class Completions(Dialect):
 
     def __init__(
         self,
-        sampler: CompletionService,
+        service: CompletionService,
         limits: LimitSettings,
         threads: TenantThreads | None = None,
         raw: RawPromptService | None = None,
     ) -> None:
         """raw: shared by the dialects of raw prompts, so that one goes on from what another has answered."""
-        super().__init__(sampler, limits, threads)
+        super().__init__(service, limits, threads)
         self.raw = raw or RawPromptService(max_tokens=limits.remembered_tokens // _REMEMBERED_SHARE)
 
     def read(self, scope: Scope, body: Any) -> CompletionsRequest:
@@ -208,7 +208,7 @@ class Completions(Dialect):
         """Sample what is asked for."""
         target = await self.target_of(scope, request.sampling)
         rollout_id, tenant = rollout_of(scope), tenant_in(scope)
-        with self.sampler.catalog.using(target):
+        with self.service.catalog.using(target):
             prompts = [
                 await run_in_thread_if_large(
                     len(prompt),
@@ -223,9 +223,9 @@ class Completions(Dialect):
                 for prompt in request.prompts
             ]
             if request.sampling.stream:
-                events = self._remembered(stream_reply_events(self.sampler, *prompts))
+                events = self._remembered(stream_reply_events(self.service, *prompts))
                 if await send_stream(events, self.chunks(request, prompts), send):
-                    self.sampler.delivered(*prompts)
+                    self.service.delivered(*prompts)
                 return
             scores = await prompt_scores(prompts, request.scored)
             if not request.samples:
@@ -233,12 +233,12 @@ class Completions(Dialect):
                     send, self.write_reply(request, prompts, [_nothing(one) for one in prompts], scores)
                 )
                 return
-            done = await gather_or_cancel([complete_request(self.sampler, prepared) for prepared in prompts])
+            done = await gather_or_cancel([complete_request(self.service, prepared) for prepared in prompts])
             for prepared, samples in zip(prompts, done, strict=True):
                 for one in samples:
                     self.raw.remember(prepared, one.completion)
             await send_json(send, self.write_reply(request, prompts, done, scores))
-            self.sampler.delivered(*prompts)
+            self.service.delivered(*prompts)
 
     def chunks(self, request: CompletionsRequest, prompts: Sequence[PreparedRawPrompt]) -> StreamWriter:
         """Returns what writes a stream."""

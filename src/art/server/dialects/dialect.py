@@ -109,17 +109,17 @@ class Dialect(ABC):
     ...     return read_chat_request(body, max_n=self.limits.max_n)
     >>> async def answer(self, scope, request, send):
     ...     target = await self.target_of(scope, request)
-    ...     with self.sampler.catalog.using(target):
+    ...     with self.service.catalog.using(target):
     ...         prepared = await self.prepare(scope, request, target)
-    ...         done = await complete_request(self.sampler, prepared)     # or send_stream(...)
+    ...         done = await complete_request(self.service, prepared)     # or send_stream(...)
     ...         await send_json(send, written(done))
-    ...         self.sampler.delivered(prepared)
+    ...         self.service.delivered(prepared)
     """
 
     def __init__(
-        self, sampler: CompletionService, limits: LimitSettings, threads: TenantThreads | None = None
+        self, service: CompletionService, limits: LimitSettings, threads: TenantThreads | None = None
     ) -> None:
-        self.sampler = sampler
+        self.service = service
         self.limits = limits
         self.threads = threads or TenantThreads()
         self.routes: list[Route] = []
@@ -182,7 +182,7 @@ class Dialect(ABC):
         """Returns the target of the request: lease it before preparing. Raises: NotFoundError listing the
         served names.
         """
-        target = await self.sampler.resolve(request.model, rollout_of(scope), tenant=tenant_in(scope))
+        target = await self.service.resolve(request.model, rollout_of(scope), tenant=tenant_in(scope))
         target = target.confined_for(tenant_in(scope))
         wished = {
             name: value for name, value in request.optional_arguments.items() if target.renderer.knows(name)
@@ -206,7 +206,7 @@ class Dialect(ABC):
     async def prepare(self, scope: Scope, request: ChatRequest, target: Target) -> PreparedRequest:
         """The prompt, in the rollout that the request names. Raises: RequestError."""
         check_messages_fit(request, target)
-        return await self.sampler.prepare(request, target, rollout_of(scope), tenant=tenant_in(scope))
+        return await self.service.prepare(request, target, rollout_of(scope), tenant=tenant_in(scope))
 
 
 def rollout_of(scope: Scope) -> str | None:
@@ -254,11 +254,11 @@ class AgentDialect(Dialect):
 
     def __init__(
         self,
-        sampler: CompletionService,
+        service: CompletionService,
         limits: LimitSettings,
         threads: TenantThreads | None = None,
         counts: Counter[tuple[str, str]] | None = None,
     ) -> None:
         """counts: of what requests had that was left out."""
-        super().__init__(sampler, limits, threads)
+        super().__init__(service, limits, threads)
         self.left_out = LeftOutParts(self.route, counts, strict=limits.strict_requests)

@@ -177,14 +177,14 @@ class JobStore(JobTable):
     @_in_thread
     def end(self, job_id: str, values: EndedJob, event: JobEvent) -> None:
         """See `JobTable.end`."""
-        told = [values.get(name) for name in ("state", "state", "result", "error", "error_code", "step")]
+        row = [values.get(name) for name in ("state", "state", "result", "error", "error_code", "step")]
         with self._database as db:
             db.execute(
                 "UPDATE jobs SET state = ?, phase = ?, result = ?, error = ?, error_code = ?, step = ?, "
                 "ended_at = ?, request = CASE WHEN length(request) <= ? THEN request "
                 f"WHEN json_valid(request) THEN json_remove(request, {_BULK_PATHS}) ELSE '' END "
                 "WHERE job_id = ?",
-                (*told, time.time(), KEPT_REQUEST, job_id),
+                (*row, time.time(), KEPT_REQUEST, job_id),
             )
             _append(db, job_id, event)
 

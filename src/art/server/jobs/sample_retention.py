@@ -163,8 +163,8 @@ class SampleRetention:
                 gone = await self._ledger.remove(doomed) if doomed else 0
             removed += gone
             by_records.update(names[one.sample_id] for one in old if one.sample_id in names)
-            held = any(one.in_use or one.sample_id in pending for one in old)
-            for_good = for_good and gone == len(doomed) and not held
+            used_elsewhere = any(one.in_use or one.sample_id in pending for one in old)
+            for_good = for_good and gone == len(doomed) and not used_elsewhere
             if len(old) < BATCH:
                 return removed, frozenset(by_records) if for_good else None
             below = old[-1].row

@@ -109,9 +109,9 @@ def _context(row: RolloutRow) -> dict[str, ContextRow]:
 
 def _failed(number: int, group: TrainGroup, *, discarded: bool) -> Iterator[RolloutRecord]:
     """A record for each rollout that ended in an exception; older programs do not say in which."""
-    told: list[RolloutFailure | None] = [*group.failures[: group.failed]]
-    told += [None] * (group.failed - len(told))
-    for place, failure in enumerate(told, len(group.trajectories)):
+    failures: list[RolloutFailure | None] = [*group.failures[: group.failed]]
+    failures += [None] * (group.failed - len(failures))
+    for place, failure in enumerate(failures, len(group.trajectories)):
         yield RolloutRecord(
             rollout=f"g{number}.failed{place}",
             group=number,

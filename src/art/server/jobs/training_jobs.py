@@ -101,7 +101,7 @@ class TrainingJobs:
 
         Each goes on when it is resumed. A job whose model is gone fails.
         """
-        held = []
+        tickets = []
         for ticket in await self.store.unfinished():
             try:
                 self._trainer_of(ticket.project, ticket.name)
@@ -110,8 +110,8 @@ class TrainingJobs:
                 continue
             self._jobs_on_hold.setdefault(ticket.model, []).append(ticket)
             self._unfinished[ticket.model] += 1
-            held.append(ticket)
-        return held
+            tickets.append(ticket)
+        return tickets
 
     def resume(self, model: str) -> None:
         """Queue the held jobs of a model (`project/name`)."""
@@ -127,7 +127,7 @@ class TrainingJobs:
 
     def _resume_job(self, job_id: str) -> None:
         """Queue the held jobs of the model that a job is of: its program waits for it."""
-        asked = next((t for held in self._jobs_on_hold.values() for t in held if t.job_id == job_id), None)
+        asked = next((t for queue in self._jobs_on_hold.values() for t in queue if t.job_id == job_id), None)
         if asked is not None:
             self.resume(asked.model)
 
@@ -191,8 +191,8 @@ class TrainingJobs:
         info, end = await self.store.info(job_id), self._untold.get(job_id)
         if end is None:
             return info
-        told = {"result": end.result, "error": end.error, "error_code": end.error_code}
-        return info.model_copy(update={"state": "done" if end.result else "failed", **told})
+        outcome = {"result": end.result, "error": end.error, "error_code": end.error_code}
+        return info.model_copy(update={"state": "done" if end.result else "failed", **outcome})
 
     async def events(self, job_id: str, after: int) -> AsyncIterator[bytes]:
         """Lines of JSON from event `after + 1` on until the job ended; a blank line when nothing happens."""

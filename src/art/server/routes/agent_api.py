@@ -23,7 +23,7 @@ class AgentApi(Protocol):
 
     def make(
         self,
-        sampler: CompletionService,
+        service: CompletionService,
         limits: LimitSettings,
         threads: TenantThreads,
         left_out: Counter[tuple[str, str]],

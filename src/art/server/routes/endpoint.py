@@ -170,5 +170,5 @@ def operator_only(request: Request, why: str = "it is about the server's files")
 
 def record_reply(request: Request, record: Strict) -> Response:
     """The record, in names of who asked."""
-    told = with_external_names(tenant_in(request.scope), record)
-    return Response(told.model_dump_json(), media_type="application/json")
+    external = with_external_names(tenant_in(request.scope), record)
+    return Response(external.model_dump_json(), media_type="application/json")

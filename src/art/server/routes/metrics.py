@@ -137,10 +137,10 @@ def _about_workers(families: _Families, workers: Iterable[WorkerCounts]) -> None
         families.counter("art_worker_restarts", about, worker.restarts, **labels, role=worker.role)
         if worker.role != "engine" or not worker.up:
             continue
-        for field, (kind, name, told) in _OF_ENGINES.items():
+        for field, (kind, name, description) in _OF_ENGINES.items():
             if field in worker.health:
                 add = families.gauge if kind == "gauge" else families.counter
-                add(name, told, worker.health[field], **labels)
+                add(name, description, worker.health[field], **labels)
 
 
 class _Families:

@@ -302,7 +302,7 @@ def _refusals(operation: Operation) -> dict[str, Any]:
         return {}
     name, _ = operation.error
     content = {"application/json": {"schema": {"$ref": _REFERENCE.format(model=name)}}}
-    return {status: {"description": told, "content": content} for status, told in _ERRORS.items()}
+    return {status: {"description": text, "content": content} for status, text in _ERRORS.items()}
 
 
 def _parameters(path: str, operation: Operation) -> list[dict[str, Any]]:

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from art.engine.base_models import BaseModel
 from art.engine.gguf_cache import with_folder
-from art.engine.protocol import Deadlines, Engine, ServerOrder
-from art.engine.registry import check_bits, engine_kind, engine_options, gpus_together
+from art.engine.protocol import Deadlines, Engine, EngineServer, ServerOrder
+from art.engine.registry import check_bits, engine_kind, engine_options
 from art.engine.replicas.pool import EnginePool, ReplicaWaits
 from art.engine.replicas.ring import Replica
 from art.errors import ARTError, ParityError, WorkerError, require_extra
@@ -43,15 +43,12 @@ from art.server.workers.supervisor import Supervisor, Watch, WorkerOptions, shar
 from art.server.workers.trainer_worker import TrainerWorker
 from art.wire.training import LoraSpec, ProbeReply, ProbeRequest
 
-if TYPE_CHECKING:
-    from art.engine.vllm.start import VllmServer
-
 _log = logging.getLogger(__name__)
 
 ASKED_BY_SUPERVISORS = 32
 """Engine workers that their supervisors ask for their health; more are asked by a thread (`ProbingBoard`)."""
 
-EngineSupervisor = Supervisor[RunningWorker] | Supervisor["VllmServer"]
+EngineSupervisor = Supervisor[RunningWorker] | Supervisor[EngineServer]
 Unload = Callable[[], Awaitable[None]]
 Restarted = Callable[[Engine, Sequence[str]], None]
 """Told after each restart of a replica: the engine, and the adapters that it has."""
@@ -90,7 +87,7 @@ class EngineWorkers:
         self._devices = options.devices
         self._loads: dict[str, _Load] = {}
         self._checked: dict[str, _Checked] = {}
-        self._workers: dict[int, RunningWorker | VllmServer] = {}
+        self._workers: dict[int, RunningWorker | EngineServer] = {}
         waits = ReplicaWaits(up=settings.start, awake=settings.job)
         self.pool = EnginePool(options.replicas, waits=waits, failed=self._failed)
         # The hosts of a cluster tell health by themselves: a worker there knows the newest.
@@ -117,7 +114,7 @@ class EngineWorkers:
         attached = bool(options.engine_options.get("urls"))
         if (start_server := kind.start_server) is not None and (attached or not options.in_cluster):
 
-            async def start(spec: WorkerSpec) -> VllmServer:
+            async def start(spec: WorkerSpec) -> EngineServer:
                 order = ServerOrder(
                     name=name,
                     base_model=base.source,
@@ -150,7 +147,7 @@ class EngineWorkers:
             options.launch,
             command=module_command(kind.module),
             config=config,
-            gpus=gpus_together(checked),
+            gpus=1 if kind.gpus_together is None else kind.gpus_together(checked),
             copies=1 if options.in_cluster else options.replicas,
             layout=layout,
             settings=self._settings,
@@ -271,15 +268,15 @@ class EngineWorkers:
     def devices(self) -> list[str]:
         """Returns the devices of the replicas, as the machine counts them."""
         replicas = self.pool.replicas
-        told = [replica.info.device if replica.info is not None else "" for replica in replicas]
-        return list(self._devices or told)
+        reported = [replica.info.device if replica.info is not None else "" for replica in replicas]
+        return list(self._devices or reported)
 
     def dtypes(self) -> list[str]:
         """Returns the dtypes of the replicas."""
         infos = [replica.info for replica in self.pool.replicas]
         return [info.dtype for info in infos if info is not None]
 
-    async def _join_pool(self, number: int, worker: RunningWorker | VllmServer, engine: Engine) -> None:
+    async def _join_pool(self, number: int, worker: RunningWorker | EngineServer, engine: Engine) -> None:
         again = self.pool.replicas[number].starts > 0
         self._workers[number] = worker
         try:

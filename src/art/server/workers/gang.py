@@ -66,7 +66,7 @@ class GangLaunch:
     def _spec(self, spec: WorkerSpec, rank: int, rendezvous: str | None) -> WorkerSpec:
         ranks = self._ranks
         place = GangPlace(name=spec.name, rank=rank, ranks=ranks.ranks, nodes=ranks.nodes)
-        told = RankSpec(
+        rank_spec = RankSpec(
             rank=rank,
             world=ranks.ranks,
             local_rank=place.local_rank,
@@ -76,7 +76,7 @@ class GangLaunch:
         )
         name = spec.name if rank == 0 else f"{spec.name}-rank{rank}"
         log = spec.log_path.with_name(spec.log_path.name.replace(spec.name, name, 1))
-        config = {**spec.config, "gang": told.model_dump(mode="json")}
+        config = {**spec.config, "gang": rank_spec.model_dump(mode="json")}
         copies = ranks.ranks // ranks.nodes
         return replace(spec, name=name, log_path=log, config=config, gang=place, copies=copies)
 
@@ -161,13 +161,13 @@ class Gang:
         """Returns the leader's health, and all ranks' devices. Raises WorkerDiedError, WorkerStalledError,
         naming the rank.
         """
-        told = await asyncio.gather(*(one.probe() for one in self.members), return_exceptions=True)
-        for rank, one in enumerate(told):
-            if isinstance(one, WorkerStalledError | WorkerDiedError):
-                raise type(one)(f"rank {rank} of {len(self.members)}: {one}")
-            if isinstance(one, BaseException):
-                raise one
-        healths = [one for one in told if not isinstance(one, BaseException)]
+        answers = await asyncio.gather(*(one.probe() for one in self.members), return_exceptions=True)
+        for rank, answer in enumerate(answers):
+            if isinstance(answer, WorkerStalledError | WorkerDiedError):
+                raise type(answer)(f"rank {rank} of {len(self.members)}: {answer}")
+            if isinstance(answer, BaseException):
+                raise answer
+        healths = [one for one in answers if not isinstance(one, BaseException)]
         return {**healths[0], "ranks": len(healths), "devices": [one.get("device") for one in healths]}
 
     async def dump_stacks(self) -> None:

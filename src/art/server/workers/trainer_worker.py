@@ -125,12 +125,12 @@ class TrainerClient:
             return str(await self._disk.fetch(Path(folder)))
 
     async def train(self, body: bytes, report: Callable[[int, int], Awaitable[None]]) -> TrainEvent:
-        """The result of a batch. `report` hears now and then how many of its tokens are done.
+        """The result of a batch. `report` is called now and then with the tokens done and their total.
 
         Raises TrainingError and others by name, WorkerError.
         """
         self._check_open()
-        told, timeout = time.monotonic(), httpx.Timeout(self._idle, connect=5.0)
+        reported_at, timeout = time.monotonic(), httpx.Timeout(self._idle, connect=5.0)
         try:
             async with self._http.stream("POST", "/train", content=body, timeout=timeout) as reply:
                 if reply.status_code != 200:
@@ -143,8 +143,8 @@ class TrainerClient:
                         return event
                     if event.type == "error":
                         raise named_error(event.code, event.message, log=self._log)
-                    if time.monotonic() - told >= _PROGRESS_SECONDS:
-                        told = time.monotonic()
+                    if time.monotonic() - reported_at >= _PROGRESS_SECONDS:
+                        reported_at = time.monotonic()
                         await report(event.done, event.total)
         except httpx.TimeoutException as error:
             stalled = WorkerStalledError(f"the trainer made no progress for {self._idle:g} s")
@@ -309,9 +309,9 @@ class TrainerWorker:
         Raises CheckpointError when that checkpoint is unfit: an older one is never used silently.
         """
         trainer, newest = await self.client(), checkpoints.newest()
-        held = self._open.get(model.key)
-        if held is not None and held.is_open_in(trainer) and held.step == newest:
-            return held
+        opened_before = self._open.get(model.key)
+        if opened_before is not None and opened_before.is_open_in(trainer) and opened_before.step == newest:
+            return opened_before
         self.invalidate(model)
         path = None if newest is None else str(checkpoints.path(newest))
         request = OpenRequest(model=model.key, lora=model.lora, checkpoint=path, seed=model.seed)

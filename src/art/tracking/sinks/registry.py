@@ -258,10 +258,10 @@ def _show_rollouts(sink: Sink, *, step: int, shown: ShownTables) -> None:
 
 def checkpoints_wanted() -> bool:
     """Returns whether ART_TRACKED_CHECKPOINTS asks for the adapters of steps. Raises ConfigurationError."""
-    told = variable(TRACKED_CHECKPOINTS)
-    if told not in (None, "0", "1"):
-        raise ConfigurationError(f"{TRACKED_CHECKPOINTS} is {told!r}: use 1, or 0")
-    return told == "1"
+    setting = variable(TRACKED_CHECKPOINTS)
+    if setting not in (None, "0", "1"):
+        raise ConfigurationError(f"{TRACKED_CHECKPOINTS} is {setting!r}: use 1, or 0")
+    return setting == "1"
 
 
 def report_checkpoint(model: AnyModel, step: int, folder: Path) -> None:
@@ -290,13 +290,13 @@ def tables_of(groups: Sequence[TrajectoryGroup] | None, split: str) -> ShownTabl
 
     Unset: a few where they stay on this machine, none elsewhere.
     """
-    told = variable(TRACKED_TRAJECTORIES)
-    if told is not None and not told.isdecimal():
-        raise ConfigurationError(f"{TRACKED_TRAJECTORIES} is {told!r}: a whole number is needed, 0 for none")
-    rows = sample_rows(groups or (), SHOWN_LOCALLY if told is None else int(told))
+    value = variable(TRACKED_TRAJECTORIES)
+    if value is not None and not value.isdecimal():
+        raise ConfigurationError(f"{TRACKED_TRAJECTORIES} is {value!r}: a whole number is needed, 0 for none")
+    rows = sample_rows(groups or (), SHOWN_LOCALLY if value is None else int(value))
     tables = {f"{split}/trajectories": rows} if rows else {}
     return ShownTables(
-        everywhere={} if told is None else tables, locally=tables, split=split, groups=groups or ()
+        everywhere={} if value is None else tables, locally=tables, split=split, groups=groups or ()
     )
 
 

@@ -142,7 +142,7 @@ def _conversation(trajectory: Any) -> str:
     turns = []
     for message in trajectory.messages():
         calls = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
-        told = [f"{call.get('name')}({call.get('arguments')})" for call in calls]
+        texts = [f"{call.get('name')}({call.get('arguments')})" for call in calls]
         content = message.get("content")
-        turns.append(f"{message.get('role')}: " + " ".join([*([str(content)] if content else []), *told]))
+        turns.append(f"{message.get('role')}: " + " ".join([*([str(content)] if content else []), *texts]))
     return "\n\n".join(turns)

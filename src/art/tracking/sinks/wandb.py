@@ -206,10 +206,10 @@ class OpenRuns:
         W&B tells runs with one id apart by entity and project, but opens only one of them at a time in a
         process: the second gets an id that also says where it belongs.
         """
-        told = key.run_id or key.name
-        safe = _NOT_IN_AN_ID.sub("-", told)
-        if safe != told:  # two names must not become one run
-            safe = f"{safe}-{_digest(told)}"
+        name = key.run_id or key.name
+        safe = _NOT_IN_AN_ID.sub("-", name)
+        if safe != name:  # two names must not become one run
+            safe = f"{safe}-{_digest(name)}"
         if any(run.run.id == safe for run in self._runs.values()):
             return f"{safe}-{_digest(f'{key.entity}/{key.project}/{key.name}')}"
         return safe
@@ -252,12 +252,12 @@ class _Run:
                 self._define(name)
             elif rest:
                 self._define(f"{section}/*")
-        told = {name: value for name, value in row.items() if name not in ("step", "recorded_at")}
+        values = {name: value for name, value in row.items() if name not in ("step", "recorded_at")}
         if history is not None and _points(row):
             self._rows, self._history = self._rows + 1, history
             if self._rows <= EACH_UNTIL or self._rows >= 1.1 * self._drawn_at:
-                told |= self._charts(history)
-        self.run.log(told)
+                values |= self._charts(history)
+        self.run.log(values)
 
     def draw_last(self) -> None:
         """Draws the charts if there are rows that they lack."""

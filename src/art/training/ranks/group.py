@@ -202,15 +202,15 @@ class Agreement:
     ) -> None:
         if isinstance(error, WorkerError) or not (error is None or isinstance(error, Exception)):
             return  # the group is at its end, or this process: there is nothing to agree on
-        told: list[dict[str, Any] | None] = self._group.gather(_describe(error))
-        failed = {rank: one for rank, one in enumerate(told) if one is not None}
+        reports: list[dict[str, Any] | None] = self._group.gather(_describe(error))
+        failed = {rank: one for rank, one in enumerate(reports) if one is not None}
         if not failed:
             return
         rank = min(failed, key=lambda rank: (failed[rank]["memory"], rank))
         first = failed[rank]
-        if error is not None and told[self._group.rank] == first:
+        if error is not None and reports[self._group.rank] == first:
             return  # it is this rank's own
-        same = len(failed) == self._group.world and all(one == first for one in told)
+        same = len(failed) == self._group.world and all(one == first for one in reports)
         raise _rebuild(first, None if same else rank) from error
 
 

@@ -82,8 +82,8 @@ def generation_prompt(
             f"No scenario has needed these tools so far; write some that do: {', '.join(neglected)}."
         )
     if avoid:
-        told = "\n".join(f"- {task}" for task in avoid)
-        parts.append(f"These scenarios exist already. Write others, not variants of them:\n{told}")
+        existing = "\n".join(f"- {task}" for task in avoid)
+        parts.append(f"These scenarios exist already. Write others, not variants of them:\n{existing}")
     if instructions:
         parts.append(
             f"Pay close attention to the following instructions when generating scenarios:\n{instructions}"

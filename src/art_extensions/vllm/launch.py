@@ -20,13 +20,13 @@ from typing import Any
 
 import orjson
 
-from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.runtime import MODULE, Runtime
 from art.errors import ConfigurationError
 from art.process.environment import inherited_variables
 from art.process.files import WorkerLog, write_whole
 from art.process.runtimes import ask_python
 from art.process.threads import OMP_NUM_THREADS, cpu_threads, thread_variables
+from art_extensions.vllm.options import VllmOptions
+from art_extensions.vllm.runtime import MODULE, Runtime
 
 OURS = {
     "api_key": "each server has a random key of its own",

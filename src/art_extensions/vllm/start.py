@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from art.engine.protocol import ServerOrder
-from art.engine.vllm.client import VllmClient
-from art.engine.vllm.engine import VllmEngine, VllmServerFacts
-from art.engine.vllm.launch import Launch, VllmProcess, prepare_launch
-from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime
 from art.errors import ARTError, ConfigurationError, DeadlineError, WorkerDiedError
 from art.process.environment import variable
 from art.process.files import WorkerLog
 from art.process.imports import import_lock
 from art.wire.samples import SEEING
+from art_extensions.vllm.client import VllmClient
+from art_extensions.vllm.engine import VllmEngine, VllmServerFacts
+from art_extensions.vllm.launch import Launch, VllmProcess, prepare_launch
+from art_extensions.vllm.options import VllmOptions
+from art_extensions.vllm.runtime import TESTED, Runtime, check_version, find_runtime
 
 
 def vocabulary_size(base_model: str) -> int:

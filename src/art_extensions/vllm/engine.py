@@ -17,8 +17,11 @@ from typing import Any
 
 from art.engine.limits import check_bias, check_ranked, check_request, check_rows
 from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked, Sink
-from art.engine.vllm.adapters import VllmAdapters
-from art.engine.vllm.client import (
+from art.errors import ARTError, DeadlineError, OverloadedError, RequestError, WorkerError
+from art.process.fair_queue import FairQueue
+from art.wire.engine import EngineHealth
+from art_extensions.vllm.adapters import VllmAdapters
+from art_extensions.vllm.client import (
     VllmClient,
     completion_body,
     rank_body,
@@ -26,10 +29,7 @@ from art.engine.vllm.client import (
     read_scores,
     score_body,
 )
-from art.engine.vllm.options import VllmOptions
-from art.errors import ARTError, DeadlineError, OverloadedError, RequestError, WorkerError
-from art.process.fair_queue import FairQueue
-from art.wire.engine import EngineHealth
+from art_extensions.vllm.options import VllmOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class VllmCall:
 
 
 class VllmEngine:
-    """See `art.engine.protocol.Engine`; made by `art.engine.vllm.start`."""
+    """See `art.engine.protocol.Engine`; made by `art_extensions.vllm.start`."""
 
     def __init__(
         self,

@@ -12,8 +12,12 @@ import pytest
 
 from art.engine.protocol import Constraint, GenerateRequest, Sampling
 from art.engine.registry import engine_options
-from art.engine.vllm.adapters import check_folder
-from art.engine.vllm.client import (
+from art.errors import CheckpointError, ConfigurationError, RequestError, WorkerDiedError, WorkerError
+from art.process.fair_queue import FairQueue
+from art.process.worker import WorkerSpec
+from art.server.workers.supervisor import RestartPolicy, Supervisor
+from art_extensions.vllm.adapters import check_folder
+from art_extensions.vllm.client import (
     VllmClient,
     completion_body,
     rank_body,
@@ -22,15 +26,11 @@ from art.engine.vllm.client import (
     read_scores,
     score_body,
 )
-from art.engine.vllm.engine import VllmEngine, VllmServerFacts
-from art.engine.vllm.launch import OURS, command_line, known_arguments, prepare_launch
-from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.runtime import TESTED, Runtime, check_version, find_runtime, install_vllm, installed
-from art.engine.vllm.start import VllmServer
-from art.errors import CheckpointError, ConfigurationError, RequestError, WorkerDiedError, WorkerError
-from art.process.fair_queue import FairQueue
-from art.process.worker import WorkerSpec
-from art.server.workers.supervisor import RestartPolicy, Supervisor
+from art_extensions.vllm.engine import VllmEngine, VllmServerFacts
+from art_extensions.vllm.launch import OURS, command_line, known_arguments, prepare_launch
+from art_extensions.vllm.options import VllmOptions
+from art_extensions.vllm.runtime import TESTED, Runtime, check_version, find_runtime, install_vllm, installed
+from art_extensions.vllm.start import VllmServer
 from waiting import until
 
 KNOWN: dict[str, dict[str, Any]] = {

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from art.errors import ConfigurationError, VerifierError
-from art.rewards.verifiers.limited_process import MB, LimitedProcess, Limits, ProcessEnding, module_folders
+from art.rewards.sandbox import MB, Limits
+from art_extensions.sandbox.limited_process import LimitedProcess, ProcessEnding, module_folders
 from starting import StartedProgram
 
 pytestmark = pytest.mark.slow
@@ -290,7 +291,7 @@ def test_a_child_that_nobody_wants_any_more_ends() -> None:
 def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     mark = f"orphan-{time.monotonic_ns()}"
     program = (
-        "from art.rewards.verifiers.limited_process import *\nimport time\n"
+        "from art_extensions.sandbox.limited_process import *\nimport time\n"
         "child = LimitedProcess('program', Limits(), wall_s=None, source='import time; time.sleep(300)', "
         f"library=[], readable=[sys.base_prefix], note={mark!r})\n"
         "print(child._process.pid, child.base, flush=True)\ntime.sleep(300)"

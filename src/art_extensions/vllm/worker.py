@@ -1,4 +1,5 @@
-"""A vLLM server as a worker of ours: `python -m art.engine.vllm.worker`, spoken to as `art.wire.engine` says.
+"""A vLLM server as a worker of ours: `python -m art_extensions.vllm.worker`, with the protocol of
+`art.wire.engine`.
 
 On one machine the server speaks to vLLM's own HTTP. On a node of a cluster this worker stands between: vLLM
 listens on a socket that only its user can reach, also there, and the worker is placed, watched, given
@@ -12,13 +13,13 @@ from functools import partial
 from pathlib import Path
 
 from art.engine.protocol import ServerOrder
-from art.engine.vllm.engine import VllmEngine
-from art.engine.vllm.options import VllmOptions
-from art.engine.vllm.start import start_vllm
 from art.engine.worker_process import run_worker
 from art.process.environment import CUDA_VISIBLE_DEVICES, variable
 from art.process.files import ScratchFolder
 from art.wire.engine import WorkerStart, checked_options
+from art_extensions.vllm.engine import VllmEngine
+from art_extensions.vllm.options import VllmOptions
+from art_extensions.vllm.start import start_vllm
 
 
 def given_device(start: WorkerStart) -> str | None:

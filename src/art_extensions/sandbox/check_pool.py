@@ -9,20 +9,19 @@ import queue
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from art.errors import ConfigurationError, VerifierError
-from art.rewards.verifiers.limited_process import (
+from art.rewards.sandbox import IsolationLevel, Limits
+from art_extensions.sandbox.limited_process import (
     GRACE_S,
     LimitedProcess,
-    Limits,
     ProcessIsolation,
     module_folders,
     process_count,
 )
 
 log = logging.getLogger(__name__)
-IsolationLevel = Literal["best", "required"]
 LOAD_S = 60.0
 """How long a library may take to load."""
 

@@ -11,15 +11,15 @@ from typing import Any
 
 from art.errors import VerifierError
 from art.rewards.reward import Score
-from art.rewards.verifiers.check_pool import IsolationGuard, IsolationLevel
-from art.rewards.verifiers.limited_process import (
+from art.rewards.sandbox import IsolationLevel, Limits
+from art.rewards.verifier import Answer, Verifier, last_answer
+from art_extensions.sandbox.check_pool import IsolationGuard
+from art_extensions.sandbox.limited_process import (
     LimitedProcess,
-    Limits,
     ProcessEnding,
     module_folders,
     process_count,
 )
-from art.rewards.verifiers.verifier import Answer, Verifier, last_answer
 
 FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 LIMITS = Limits()

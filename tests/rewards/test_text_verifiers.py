@@ -193,10 +193,10 @@ async def test_an_answer_is_never_executed(math: MathMatch, attack: str) -> None
 @pytest.mark.slow
 async def test_a_process_that_is_lost_is_replaced(regex: RegexMatch) -> None:
     await regex.verify("a", "a")
-    child = regex._pool._idle.get_nowait()
+    child = regex._sandbox._idle.get_nowait()
     child._process.kill()
     child._process.wait()  # what it supervises is killed with it
-    regex._pool._idle.put(child)
+    regex._sandbox._idle.put(child)
     with pytest.raises(VerifierError, match="was lost"):
         await regex.verify("a", "a")
     assert await value(regex, "a", "a") == 1.0
@@ -207,8 +207,8 @@ def test_a_verifier_works_in_one_event_loop_after_another() -> None:
     verifier = RegexMatch("a", limits=TIGHT, at_once=1)
     for _ in range(2):
         assert asyncio.run(value(verifier, "a", "a")) == 1.0
-    supervisor = verifier._pool._idle.get_nowait()
-    verifier._pool._idle.put(supervisor)
+    supervisor = verifier._sandbox._idle.get_nowait()
+    verifier._sandbox._idle.put(supervisor)
     del verifier
     assert supervisor._process.wait(30) == 0
     assert not Path(supervisor.base).exists()
@@ -218,6 +218,13 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("art.errors.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=re.escape(install_command("verifiers"))):
         MathMatch("3")
+
+
+async def test_without_a_sandbox_the_rule_that_needs_one_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("art.extensions._all_points", list)
+    with pytest.raises(ConfigurationError, match="no extension gives the sandbox 'processes'"):
+        RegexMatch("a")
+    assert await value(ExactMatch("a"), "a", "a") == 1.0
 
 
 async def test_a_function_of_the_user_that_fails_is_no_verdict() -> None:

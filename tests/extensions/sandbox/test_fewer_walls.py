@@ -29,7 +29,7 @@ ATTACK = """
 import asyncio, logging, os, socket, sys
 from art.errors import VerifierError
 from art.rewards.verifiers import CodeTests
-from art.rewards.verifiers.limited_process import *
+from art_extensions.sandbox.limited_process import *
 
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
 CODE = '''
