@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from art_extensions.scenarios.generator import generator_channel, likeness, words
 from art.errors import ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
 from art.rewards.llm.request import Request
+from art_extensions.scenarios.generator import generator_channel, likeness, words
 
 if TYPE_CHECKING:
     from art_extensions.scenarios.generator import Generator

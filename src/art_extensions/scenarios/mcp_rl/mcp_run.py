@@ -7,16 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from art_extensions.scenarios.generator import generator_channel
-from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioSet, clean_finish, learnable_first
-from art_extensions.scenarios.mcp_rl.generate_scenarios import COST_SOURCE
 from art.environments.mcp.rollout import rollout
 from art.environments.mcp.server_address import Server, StdioServer, parse_server
 from art.environments.mcp.types import PlannedScenario
 from art.environments.measure import MEASURE, Measure, mean_of_known, measured_value
 from art.errors import ConfigurationError
 from art.runs.folder import JudgedRunFolder
+from art.runs.report import Costs, RunReport, channel_costs
+from art.runs.training_run import TASK_METADATA, OnProgress, TaskRollouts, TrainingRun
+from art.trajectories import Trajectory, TrajectoryGroup
+from art_extensions.scenarios.generator import generator_channel
 from art_extensions.scenarios.judges import Candidate, Judges, judges_of
+from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioSet, clean_finish, learnable_first
+from art_extensions.scenarios.mcp_rl.generate_scenarios import COST_SOURCE
 from art_extensions.scenarios.mcp_rl.settings import (
     TrainSettings,
     generate_scenario_set,
@@ -24,9 +27,6 @@ from art_extensions.scenarios.mcp_rl.settings import (
     split_own_scenarios,
     tools_and_documents,
 )
-from art.runs.report import Costs, RunReport, channel_costs
-from art.runs.training_run import TASK_METADATA, OnProgress, TaskRollouts, TrainingRun
-from art.trajectories import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from art.model import TrainableModel
