@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import art
-import art.runs.autorl
 from art.environments.tasks import yes_no_maybe as task
+from art_extensions.scenarios import autorl
 from art_extensions.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from bench.rows import Row, write_rows
 
@@ -26,7 +26,7 @@ def quality(messages: Sequence[Mapping[str, Any]]) -> float:
     return task.worth(str(messages[-1].get("content") or ""))
 
 
-async def learn(seed: int, folder: str) -> art.runs.autorl.AutoRLReport:
+async def learn(seed: int, folder: str) -> autorl.AutoRLReport:
     """The whole run, with a server of its own."""
     generator = ScriptedGenerator(
         inputs=[text for text in task.phrasings() if "'" not in text], rubric="- maybe is the best word"
@@ -36,7 +36,7 @@ async def learn(seed: int, folder: str) -> art.runs.autorl.AutoRLReport:
         art.LocalBackend(path=f"{folder}/art") as backend,
     ):
         params = {"api_base": server.base_url, "api_key": server.key}
-        return await art.runs.autorl.train(
+        return await autorl.train(
             "Answer with one of the words.",
             base_model="art/nano-games",
             backend=backend,
@@ -63,7 +63,7 @@ async def learn(seed: int, folder: str) -> art.runs.autorl.AutoRLReport:
         )
 
 
-def rows_of(seed: int, report: art.runs.autorl.AutoRLReport, seconds: float) -> list[Row]:
+def rows_of(seed: int, report: autorl.AutoRLReport, seconds: float) -> list[Row]:
     compared = report.comparison
     before, after = compared.before.figures["measure"], compared.after.figures["measure"]
     low = compared.measured.low if compared.measured is not None else None

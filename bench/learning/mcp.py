@@ -27,7 +27,7 @@ import art
 import art.environments.mcp
 from art.process import environment
 from art.process.resources import find_free_tcp_port
-from art.runs.mcp_rl.mcp_run import McpRunFolder
+from art_extensions.scenarios.mcp_rl.mcp_run import McpRunFolder
 from art_extensions.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art_extensions.testing.mcp_servers.weather.answers import written_tasks
 from art_extensions.testing.mcp_servers.weather.tasks import (

@@ -17,10 +17,10 @@ from typing import Any
 
 import art
 from art.rewards.function_reward import FunctionReward
-from art.runs.autorl import AutoRLSettings
 from art.runs.folder import JudgedRunFolder, StepRow
 from art.runs.training_run import TaskRollouts, TrainingRun
 from art.types import TrainResult
+from art_extensions.scenarios.autorl import AutoRLSettings
 
 DEADLY = 2
 """The step that the process dies at."""

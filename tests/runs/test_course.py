@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import art
-from art.runs.autorl import AutoRLSettings
 from art.runs.folder import failures_of, judge_figures, mean_reward
 from art.runs.training_run import TaskRollouts, tasks_of_step
+from art_extensions.scenarios.autorl import AutoRLSettings
 
 
 class Told(TaskRollouts[str]):

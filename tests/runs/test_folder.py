@@ -11,11 +11,11 @@ import pytest
 import art
 from art.client.options.learning_rates import LORA_RATE, Leg
 from art.errors import ConfigurationError
-from art.runs.autorl import AutoRLSettings
 from art.runs.environment_run import EnvironmentSettings
 from art.runs.folder import JudgedRunFolder, RunSettings, StepRow
-from art.runs.mcp_rl.settings import TrainSettings
 from art.types import TrainResult
+from art_extensions.scenarios.autorl import AutoRLSettings
+from art_extensions.scenarios.mcp_rl.settings import TrainSettings
 
 
 def row(step: int) -> StepRow:

@@ -1,2 +1,2 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.runs.autorl.autorl_run import *
+from art_extensions.scenarios.autorl.autorl_run import *

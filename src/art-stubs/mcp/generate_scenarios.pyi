@@ -1,2 +1,2 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.environments.mcp.generate_scenarios import *
+from art_extensions.scenarios.mcp_rl.generate_scenarios import *

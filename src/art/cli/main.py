@@ -13,14 +13,13 @@ from typer.core import TyperGroup
 
 from art.cli.chat import chat
 from art.cli.config_file import ConfigFile
-from art.cli.mcp import mcp
 from art.cli.model_verbs import evaluate, explain, export, show
 from art.cli.models import models
 from art.cli.older_spellings import spelled_today
 from art.cli.resume import resume
 from art.cli.run_options import settings_verb
 from art.cli.server_groups import keys, runtime
-from art.cli.training_verbs import autorl, train
+from art.cli.training_verbs import train
 from art.errors import ConfigurationError, MissingExtraError, require_extra
 from art.extensions import COMMAND, extension_points, load_extension
 
@@ -414,13 +413,11 @@ def run(
     raise typer.Exit(serve_forever(host=host, port=port, data_dir=data_dir))
 
 
-app.add_typer(mcp)
 settings_verb(
     app,
     "art.runs.environment_run:EnvironmentSettings",
     unset=("learning_rate",),
 )(train)
-settings_verb(app, "art.runs.autorl.autorl_run:AutoRLSettings", unset=("learning_rate",))(autorl)
 app.command()(chat)
 app.command()(resume)
 app.add_typer(models)

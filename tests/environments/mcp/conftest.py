@@ -15,7 +15,8 @@ from art.environments.mcp import StdioServer
 from art.process.resources import find_free_tcp_port
 from waiting import eventually
 
-PROGRAM = Path(__file__).with_name("troublesome.py")
+PROGRAM = Path(__file__).parents[2] / "troublesome.py"
+BABBLING = Path(__file__).with_name("babbling.py")
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def babbling() -> Callable[[str], StdioServer]:
 
     def make(mode: str) -> StdioServer:
         # Without `site` the interpreter is up in no time.
-        return StdioServer(command=sys.executable, args=("-S", str(PROGRAM.with_name("babbling.py")), mode))
+        return StdioServer(command=sys.executable, args=("-S", str(BABBLING), mode))
 
     return make
 

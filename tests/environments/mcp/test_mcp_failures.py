@@ -13,8 +13,8 @@ from art.environments.mcp import StdioServer
 from art.environments.mcp.types import PlannedScenario
 from art.rewards.function_reward import FunctionReward
 from art.runs.folder import failures_of, mean_reward
-from art.runs.mcp_rl.mcp_run import ScenarioRollouts
-from art.runs.mcp_rl.settings import TrainSettings
+from art_extensions.scenarios.mcp_rl.mcp_run import ScenarioRollouts
+from art_extensions.scenarios.mcp_rl.settings import TrainSettings
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ import pytest
 from figures import nodes
 
 SOURCE = Path(__file__).parents[3] / "src"
+EXTENSIONS = ("langgraph", "logs", "postgres", "sandbox", "scenarios", "sinks", "ui")
 ROOMS = (
-    *(f"art_extensions/{room}" for room in ("langgraph", "logs", "postgres", "sandbox", "sinks", "ui")),
+    *(f"art_extensions/{room}" for room in EXTENSIONS),
     *(f"art/{room}" for room in ("client", "rewards", "runs", "server", "tracking", "training")),
 )
 MAKING = {"mkdir", "makedirs", "write_text", "write_bytes"}

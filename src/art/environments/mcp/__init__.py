@@ -1,4 +1,4 @@
-"""Tools of MCP servers as training tasks: sessions, rollouts, and scenarios made from them.
+"""Tools of MCP servers as training tasks: sessions and rollouts.
 
 Importing this package loads little, since servers that are in it start once for each rollout.
 """
@@ -8,13 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# The functions must win over the modules of the same names, whichever is imported first.
-from art.environments.mcp.generate_scenarios import generate_scenarios
+# The function must win over the module of the same name, whichever is imported first.
 from art.environments.mcp.rollout import rollout
 
 if TYPE_CHECKING:
     from art.environments.mcp.cassette import Cassette
-    from art.environments.mcp.checked_scenarios import ScenarioSet, measure_difficulty
     from art.environments.mcp.server_address import (
         HttpServer,
         InProcessServer,
@@ -48,14 +46,12 @@ _HOME = {
     "MCPTool": "art.environments.mcp.types",
     "PlannedCall": "art.environments.mcp.types",
     "PlannedScenario": "art.environments.mcp.types",
-    "ScenarioSet": "art.environments.mcp.checked_scenarios",
     "Server": "art.environments.mcp.server_address",
     "Session": "art.environments.mcp.session",
     "StdioServer": "art.environments.mcp.server_address",
     "ToolResult": "art.environments.mcp.types",
     "complete_task_tool": "art.environments.mcp.types",
     "connect": "art.environments.mcp.session",
-    "measure_difficulty": "art.environments.mcp.checked_scenarios",
     "parse_server": "art.environments.mcp.server_address",
 }
 """The module of each name that is loaded when it is first used."""
@@ -72,15 +68,12 @@ __all__ = [
     "MCPTool",
     "PlannedCall",
     "PlannedScenario",
-    "ScenarioSet",
     "Server",
     "Session",
     "StdioServer",
     "ToolResult",
     "complete_task_tool",
     "connect",
-    "generate_scenarios",
-    "measure_difficulty",
     "parse_server",
     "rollout",
 ]

@@ -11,8 +11,8 @@ import pytest
 
 from art.errors import ConfigurationError, LlmAnswerError
 from art.rewards.llm import Channel, resolve_llm
-from art.runs.autorl import generate_inputs, write_rubric, write_system_prompt
-from art.runs.autorl.preparation import are_alike, own_inputs
+from art_extensions.scenarios.autorl import generate_inputs, write_rubric, write_system_prompt
+from art_extensions.scenarios.autorl.preparation import are_alike, own_inputs
 from art_extensions.testing import LlmServer, Mischief, ScriptedGenerator
 
 TASK = "Translate a sentence into French."

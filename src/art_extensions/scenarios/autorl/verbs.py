@@ -8,24 +8,24 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from art.environments.generator import DEFAULT_GENERATOR, generator_channel
 from art.errors import ConfigurationError
-from art.runs.autorl.autorl_run import AutoRLFolder, AutoRLRun, AutoRLSettings, GivenTexts
-from art.runs.autorl.preparation import GENERATOR_SOURCE
-from art.runs.judges import JUDGE, Candidate, judges_of
 from art.runs.training_run import answer_cache_in, keep_budget, model_to_train, runs_root, serve_model
+from art_extensions.scenarios.autorl.autorl_run import AutoRLFolder, AutoRLRun, AutoRLSettings, GivenTexts
+from art_extensions.scenarios.autorl.preparation import GENERATOR_SOURCE
+from art_extensions.scenarios.generator import DEFAULT_GENERATOR, generator_channel
+from art_extensions.scenarios.judges import JUDGE, Candidate, judges_of
 
 if TYPE_CHECKING:
     from art.backend import Backend
-    from art.environments.generator import Generator
     from art.environments.measure import Measure
     from art.model import TrainableModel
     from art.rewards.judge_checks import JudgeChecks
     from art.rewards.llm.budget import Budget
     from art.rewards.llm.cache import AnswerCache
     from art.rewards.llm.channel import Channel
-    from art.runs.autorl.autorl_run import AutoRLReport
     from art.runs.training_run import OnProgress
+    from art_extensions.scenarios.autorl.autorl_run import AutoRLReport
+    from art_extensions.scenarios.generator import Generator
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import art.runs.autorl
 from art.cli import app
 from art.errors import ConfigurationError
 from art.rewards.llm import Budget, resolve_llm
+from art_extensions.scenarios import autorl
 from art_extensions.testing import LlmServer, ScriptedGenerator
 
 UNPRICED = resolve_llm("judge", base_url="http://127.0.0.1:9/v1")
@@ -90,7 +90,7 @@ async def test_options_are_checked_before_anything_is_asked(
         **{"inputs": WORDS, "system_prompt": "", "rubric": "- x"},
     }
     with pytest.raises(ConfigurationError, match=words):
-        await art.runs.autorl.train(**(given | options))
+        await autorl.train(**(given | options))
 
 
 async def test_a_run_is_what_it_was_started_as(here: Path) -> None:
@@ -98,15 +98,15 @@ async def test_a_run_is_what_it_was_started_as(here: Path) -> None:
         **{"base_model": "art/nano-games", "generator": lambda messages: "", "inputs": WORDS},
         **{"system_prompt": "", "rubric": "- x"},
     }
-    await art.runs.autorl.prepare("a task", **given)
-    await art.runs.autorl.prepare("a task", **given, epochs=9)  # going on for longer is allowed
+    await autorl.prepare("a task", **given)
+    await autorl.prepare("a task", **given, epochs=9)  # going on for longer is allowed
     for changed, words in (
         ({"num_test": 2}, "num_test=2, but the run was started with 5"),
         ({"base_model": "other"}, "base_model='art/nano-games', not 'other'"),
         ({"rubric": "- y"}, "says something else"),
     ):
         with pytest.raises(ConfigurationError, match=words):
-            await art.runs.autorl.prepare("a task", **(given | changed))
+            await autorl.prepare("a task", **(given | changed))
 
 
 @pytest.mark.slow

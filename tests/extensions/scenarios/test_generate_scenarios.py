@@ -7,13 +7,17 @@ import json
 from typing import Any
 
 import pytest
-import troublesome
 
-from art.environments.mcp import GeneratedScenario, MCPResource, MCPTool, generate_scenarios
-from art.environments.mcp.generate_scenarios import answer_schema, generation_prompt
+import troublesome
+from art.environments.mcp import GeneratedScenario, MCPResource, MCPTool
 from art.errors import BudgetExceededError, ConfigurationError
 from art.process import environment
 from art.rewards.llm.budget import Budget
+from art_extensions.scenarios.mcp_rl.generate_scenarios import (
+    answer_schema,
+    generate_scenarios,
+    generation_prompt,
+)
 from art_extensions.testing import LlmServer, Mischief, ScriptedGenerator
 
 TOOLS = [

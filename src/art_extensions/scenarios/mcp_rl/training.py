@@ -8,11 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from art.environments.generator import DEFAULT_GENERATOR
-from art.runs.judges import JUDGE, Candidate
-from art.runs.mcp_rl.mcp_run import AskedModels, McpRun, McpRunFolder, run_judges, scenario_generator
-from art.runs.mcp_rl.settings import TrainSettings
 from art.runs.training_run import answer_cache_in, keep_budget, model_to_train, runs_root, serve_model
+from art_extensions.scenarios.generator import DEFAULT_GENERATOR
+from art_extensions.scenarios.judges import JUDGE, Candidate
+from art_extensions.scenarios.mcp_rl.mcp_run import (
+    AskedModels,
+    McpRun,
+    McpRunFolder,
+    run_judges,
+    scenario_generator,
+)
+from art_extensions.scenarios.mcp_rl.settings import TrainSettings
 
 if TYPE_CHECKING:
     from art.backend import Backend
@@ -20,9 +26,9 @@ if TYPE_CHECKING:
     from art.rewards.judge_checks import JudgeChecks
     from art.rewards.llm.budget import Budget
     from art.rewards.llm.cache import AnswerCache
-    from art.runs.mcp_rl.mcp_run import McpReport
-    from art.runs.mcp_rl.settings import Scenarios
     from art.runs.training_run import OnProgress
+    from art_extensions.scenarios.mcp_rl.mcp_run import McpReport
+    from art_extensions.scenarios.mcp_rl.settings import Scenarios
 
 logger = logging.getLogger(__name__)
 

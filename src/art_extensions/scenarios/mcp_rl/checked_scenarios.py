@@ -12,8 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from art.environments.mcp.generate_scenarios import ScenarioWriter
-from art.environments.mcp.scenario_checks import (
+from art.environments.mcp.types import MCPDocument, MCPTool, PlannedScenario, as_planned
+from art.environments.measure import Measure, measured_value
+from art.errors import ConfigurationError, LlmAnswerError
+from art.trajectories import Trajectory
+from art_extensions.scenarios.mcp_rl.generate_scenarios import ScenarioWriter
+from art_extensions.scenarios.mcp_rl.scenario_checks import (
     SIMILARITY,
     PlanProbe,
     Rejection,
@@ -24,10 +28,6 @@ from art.environments.mcp.scenario_checks import (
     split_apart,
     tool_counts,
 )
-from art.environments.mcp.types import MCPDocument, MCPTool, PlannedScenario, as_planned
-from art.environments.measure import Measure, measured_value
-from art.errors import ConfigurationError, LlmAnswerError
-from art.trajectories import Trajectory
 
 if TYPE_CHECKING:
     from art.environments.mcp.session import Writes

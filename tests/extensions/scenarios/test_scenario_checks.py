@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
-import troublesome
 
+import troublesome
 from art.environments.mcp import MCPTool, StdioServer, connect
-from art.environments.mcp.checked_scenarios import (
+from art.environments.mcp.types import PlannedCall, PlannedScenario, as_planned
+from art.errors import ConfigurationError, LlmAnswerError, McpError
+from art.rewards.llm.channel import Channel
+from art.rewards.llm.names import resolve_llm
+from art.trajectories import Trajectory
+from art_extensions.scenarios.mcp_rl.checked_scenarios import (
     ScenarioChecks,
     ScenarioSet,
     clean_finish,
@@ -16,7 +22,7 @@ from art.environments.mcp.checked_scenarios import (
     learnable_first,
     measure_difficulty,
 )
-from art.environments.mcp.scenario_checks import (
+from art_extensions.scenarios.mcp_rl.scenario_checks import (
     PlanProbe,
     check_plan,
     near_duplicate,
@@ -24,11 +30,6 @@ from art.environments.mcp.scenario_checks import (
     split_apart,
     tool_counts,
 )
-from art.environments.mcp.types import PlannedCall, PlannedScenario, as_planned
-from art.errors import ConfigurationError, LlmAnswerError, McpError
-from art.rewards.llm.channel import Channel
-from art.rewards.llm.names import resolve_llm
-from art.trajectories import Trajectory
 from art_extensions.testing import LlmServer, ScriptedGenerator
 
 TOOLS = [
@@ -122,7 +123,8 @@ def test_another_plan_for_the_same_words_is_no_other_task(plan: list[tuple[str, 
 
 
 @pytest.mark.slow
-async def test_plans_are_tried_on_the_server(program: StdioServer) -> None:
+async def test_plans_are_tried_on_the_server() -> None:
+    program = StdioServer(command=sys.executable, args=(str(troublesome.__file__),))
     async with connect(troublesome.create_server) as session:
         tools = await session.tools()
     async with PlanProbe(program, tools, call_timeout=3.0) as probe:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import art
-from art.environments.mcp import ScenarioSet
 from art.environments.mcp.server_address import parse_server
 from art.environments.mcp.types import PlannedScenario
 from art.errors import ConfigurationError, LlmAnswerError
@@ -22,11 +21,16 @@ from art.rewards.llm.own_model import OwnModelLlm
 from art.rewards.ruler import Ruler
 from art.runs.comparison import Comparison, ComparisonSide
 from art.runs.folder import StepRow
-from art.runs.judges import Candidate
-from art.runs.mcp_rl.mcp_run import McpReport, compared_metrics, run_judges, server_start_hint
-from art.runs.mcp_rl.settings import TrainSettings, require_same_scenarios, split_own_scenarios
-from art.runs.mcp_rl.training import train
 from art.runs.training_run import model_to_train
+from art_extensions.scenarios.judges import Candidate
+from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioSet
+from art_extensions.scenarios.mcp_rl.mcp_run import McpReport, compared_metrics, run_judges, server_start_hint
+from art_extensions.scenarios.mcp_rl.settings import (
+    TrainSettings,
+    require_same_scenarios,
+    split_own_scenarios,
+)
+from art_extensions.scenarios.mcp_rl.training import train
 from art_extensions.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 from art_extensions.testing.mcp_servers.weather import create_server, shipped
 from art_extensions.testing.mcp_servers.weather.tasks import SYSTEM_PROMPT, Question, quality, scenarios

@@ -11,9 +11,9 @@ import pytest
 
 from art import Trajectory
 from art.rewards.ruler import Ruler
-from art.runs.autorl import AutoRLReport, Comparison, compare
-from art.runs.autorl.preparation import Inputs
 from art.runs.folder import StepRow
+from art_extensions.scenarios.autorl import AutoRLReport, Comparison, compare
+from art_extensions.scenarios.autorl.preparation import Inputs
 from art_extensions.testing import LlmServer, Mischief, TruthfulJudge
 
 

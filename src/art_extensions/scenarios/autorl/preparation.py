@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from art.environments.generator import generator_channel, likeness, words
 from art.errors import ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
 from art.rewards.llm.request import Request
+from art_extensions.scenarios.generator import generator_channel, likeness, words
 
 if TYPE_CHECKING:
-    from art.environments.generator import Generator
+    from art_extensions.scenarios.generator import Generator
 
 
 GENERATOR_SOURCE = "generator/autorl"

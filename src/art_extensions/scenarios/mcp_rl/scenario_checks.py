@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from art.environments.generator import likeness, spelling_likeness, words
 from art.environments.mcp.session import connect
 from art.environments.mcp.types import MCPTool, PlannedCall, PlannedScenario
 from art.errors import ConfigurationError, McpError, McpTimeoutError
+from art_extensions.scenarios.generator import likeness, spelling_likeness, words
 
 if TYPE_CHECKING:
     from art.environments.mcp.session import Session, Writes

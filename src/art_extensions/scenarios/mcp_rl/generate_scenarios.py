@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from art.environments.generator import DEFAULT_GENERATOR
 from art.environments.mcp.types import (
     DIFFICULTIES,
     GeneratedScenario,
@@ -25,6 +24,7 @@ from art.environments.mcp.types import (
     scenario_list,
 )
 from art.errors import ConfigurationError, LlmAnswerError
+from art_extensions.scenarios.generator import DEFAULT_GENERATOR
 
 if TYPE_CHECKING:
     from art.rewards.llm.channel import Channel

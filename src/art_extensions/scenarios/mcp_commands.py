@@ -36,11 +36,11 @@ from art.cli.run_options import (
     show_report,
     write_json,
 )
-from art.environments.generator import DEFAULT_GENERATOR
 from art.errors import ConfigurationError
 from art.process import environment
 from art.process.foreign_files import parse_json
-from art.runs.judges import JUDGE
+from art_extensions.scenarios.generator import DEFAULT_GENERATOR
+from art_extensions.scenarios.judges import JUDGE
 
 if TYPE_CHECKING:
     from art.environments.mcp import Server
@@ -52,7 +52,7 @@ mcp = typer.Typer(
     help="Train a model to use the tools of an MCP server: inspect it, generate scenarios, train.",
     no_args_is_help=True,
 )
-SETTINGS = "art.runs.mcp_rl.settings:TrainSettings"
+SETTINGS = "art_extensions.scenarios.mcp_rl.settings:TrainSettings"
 OWN_WORDS = {"allow_interspersed_args": False}
 """What follows the server's command is the server's, dashes included."""
 
@@ -104,15 +104,11 @@ def inspect(
     env: Env = None,
     header: Header = None,
     bearer: Bearer = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the tools, documents and prompts of a server, and the tools that a rollout may call."""
-    from art.cli.run_options import run_reported
-
-    Place = ServerArguments
-
-    place = Place(words=server, read_only=read_only or [], env=env or [], headers=header or [], bearer=bearer)
-    raise typer.Exit(run_reported(lambda: inspect_server(place, as_json=json)))
+    place = server_arguments(server, read_only, env, header, bearer)
+    raise typer.Exit(run_reported(lambda: inspect_server(place, as_json=as_json)))
 
 
 @settings_verb(
@@ -141,9 +137,7 @@ def generate(
 
     `art mcp train --scenarios FILE` takes the file; edit it as you like before.
     """
-    Place = ServerArguments
-
-    place = Place(words=server, read_only=read_only or [], env=env or [], headers=header or [], bearer=bearer)
+    place = server_arguments(server, read_only, env, header, bearer)
     keywords = {
         **settings,
         "allow_writes": writes_of(allow_write),
@@ -187,9 +181,7 @@ def train(
 
     To resume after a stop or a kill, repeat the command. It pays for no answer twice.
     """
-    Place = ServerArguments
-
-    place = Place(words=server, read_only=read_only or [], env=env or [], headers=header or [], bearer=bearer)
+    place = server_arguments(server, read_only, env, header, bearer)
     keywords = {
         **settings,
         **{"base_model": base_model, "name": name, "project": project, "path": data_dir},
@@ -242,6 +234,19 @@ class ServerArguments:
                     )
                 more["headers"]["Authorization"] = f"Bearer {header_value(self.bearer, '--bearer')}"
         return dataclasses.replace(server, **more)
+
+
+def server_arguments(
+    words: list[str],
+    read_only: list[str] | None,
+    env: list[str] | None,
+    headers: list[str] | None,
+    bearer: str | None,
+) -> ServerArguments:
+    """Returns the server's address of a command's options."""
+    return ServerArguments(
+        words=words, read_only=read_only or [], env=env or [], headers=headers or [], bearer=bearer
+    )
 
 
 def header(text: str) -> tuple[str, str]:
@@ -340,9 +345,9 @@ def generate_file(
     """Write checked scenarios to a file. limits: of what the generator may cost. Returns the exit code."""
 
     async def work() -> None:
-        from art.runs.mcp_rl.mcp_run import scenario_generator
-        from art.runs.mcp_rl.settings import TrainSettings, checked_scenarios_of
         from art.runs.training_run import answer_cache_in
+        from art_extensions.scenarios.mcp_rl.mcp_run import scenario_generator
+        from art_extensions.scenarios.mcp_rl.settings import TrainSettings, checked_scenarios_of
 
         chosen = dict(keywords)
         cache, budget = answer_cache_in(chosen.pop("path")), budget_from(**limits)
@@ -351,11 +356,11 @@ def generate_file(
         )
         made = await checked_scenarios_of(place.server(), channel, TrainSettings.from_options(chosen))
         write_json(output, made.to_dict())
-        told = ", ".join(f"{name} {count}" for name, count in made.rejections.items()) or "none"
+        rejected = ", ".join(f"{name} {count}" for name, count in made.rejections.items()) or "none"
         covered = ", ".join(f"{name} {count}" for name, count in made.tools.items())
         sys.stdout.write(
             f"{len(made.train)} scenarios to train on and {len(made.test)} held out are in {output}.\n"
-            f"Rejected: {told}. In plans: {covered}.\n"
+            f"Rejected: {rejected}. In plans: {covered}.\n"
         )
 
     if output.exists():
@@ -375,7 +380,7 @@ def train_run(
     console = plain_console()
 
     async def work() -> None:
-        from art.runs.mcp_rl.training import train
+        from art_extensions.scenarios.mcp_rl.training import train
 
         report = await train(
             place.server(),
@@ -391,8 +396,8 @@ def train_run(
 
 def read_scenarios_file(path: Path) -> Any:
     """A file of `art mcp generate`, or a list of scenarios. Raises ConfigurationError for another one."""
-    from art.environments.mcp import ScenarioSet
     from art.environments.mcp.types import as_planned, scenario_list
+    from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioSet
 
     try:
         data = parse_json(path.read_text(encoding="utf-8"))

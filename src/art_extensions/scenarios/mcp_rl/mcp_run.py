@@ -7,33 +7,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from art.environments.generator import generator_channel
-from art.environments.mcp.checked_scenarios import ScenarioSet, clean_finish, learnable_first
-from art.environments.mcp.generate_scenarios import COST_SOURCE
 from art.environments.mcp.rollout import rollout
 from art.environments.mcp.server_address import Server, StdioServer, parse_server
 from art.environments.mcp.types import PlannedScenario
 from art.environments.measure import MEASURE, Measure, mean_of_known, measured_value
 from art.errors import ConfigurationError
 from art.runs.folder import JudgedRunFolder
-from art.runs.judges import Candidate, Judges, judges_of
-from art.runs.mcp_rl.settings import (
+from art.runs.report import Costs, RunReport, channel_costs
+from art.runs.training_run import TASK_METADATA, OnProgress, TaskRollouts, TrainingRun
+from art.trajectories import Trajectory, TrajectoryGroup
+from art_extensions.scenarios.generator import generator_channel
+from art_extensions.scenarios.judges import Candidate, Judges, judges_of
+from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioSet, clean_finish, learnable_first
+from art_extensions.scenarios.mcp_rl.generate_scenarios import COST_SOURCE
+from art_extensions.scenarios.mcp_rl.settings import (
     TrainSettings,
     generate_scenario_set,
     require_same_scenarios,
     split_own_scenarios,
     tools_and_documents,
 )
-from art.runs.report import Costs, RunReport, channel_costs
-from art.runs.training_run import TASK_METADATA, OnProgress, TaskRollouts, TrainingRun
-from art.trajectories import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from art.model import TrainableModel
     from art.rewards.llm.budget import Budget
     from art.rewards.llm.cache import AnswerCache
     from art.rewards.llm.channel import Channel
-    from art.runs.mcp_rl.settings import Scenarios
+    from art_extensions.scenarios.mcp_rl.settings import Scenarios
 
 
 COMPARED_METRICS = ("task_completed", "success", "ran_out_of_turns", "num_turns", "tool_errors")

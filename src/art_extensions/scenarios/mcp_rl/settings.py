@@ -10,8 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from art.backend import Keyword
-from art.environments.mcp.checked_scenarios import ScenarioChecks, ScenarioSet, generate_checked
-from art.environments.mcp.scenario_checks import (
+from art.environments.mcp.session import connect
+from art.environments.mcp.types import PlannedScenario, as_planned
+from art.errors import ConfigurationError
+from art.runs.folder import AboveZero, Count, Share, TaskSettings
+from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioChecks, ScenarioSet, generate_checked
+from art_extensions.scenarios.mcp_rl.scenario_checks import (
     SIMILARITY,
     PlanProbe,
     Rejection,
@@ -19,10 +23,6 @@ from art.environments.mcp.scenario_checks import (
     split_apart,
     tool_counts,
 )
-from art.environments.mcp.session import connect
-from art.environments.mcp.types import PlannedScenario, as_planned
-from art.errors import ConfigurationError
-from art.runs.folder import AboveZero, Count, Share, TaskSettings
 
 
 @dataclass(frozen=True, kw_only=True)

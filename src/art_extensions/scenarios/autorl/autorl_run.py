@@ -15,7 +15,11 @@ from art.backend import Keyword
 from art.environments.measure import Measure, rollout_metrics
 from art.errors import ConfigurationError
 from art.rewards.llm.channel import Channel
-from art.runs.autorl.preparation import (
+from art.runs.folder import AboveZero, Count, JudgedRunFolder, Share, TaskSettings
+from art.runs.report import RunReport, channel_costs, quoted
+from art.runs.training_run import OnProgress, TaskRollouts, TrainingRun
+from art.trajectories import Trajectory
+from art_extensions.scenarios.autorl.preparation import (
     DEFAULT_SIMILARITY,
     Inputs,
     generate_inputs,
@@ -23,11 +27,7 @@ from art.runs.autorl.preparation import (
     write_rubric,
     write_system_prompt,
 )
-from art.runs.folder import AboveZero, Count, JudgedRunFolder, Share, TaskSettings
-from art.runs.judges import Judges
-from art.runs.report import RunReport, channel_costs, quoted
-from art.runs.training_run import OnProgress, TaskRollouts, TrainingRun
-from art.trajectories import Trajectory
+from art_extensions.scenarios.judges import Judges
 
 if TYPE_CHECKING:
     from art.model import Model, TrainableModel

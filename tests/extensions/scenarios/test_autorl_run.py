@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import art
-import art.runs.autorl
 from art.environments.tasks import yes_no_maybe as task
 from art.errors import ConfigurationError
 from art.rewards.llm import Budget, Request, base_of, resolve_llm
+from art_extensions.scenarios import autorl
 from art_extensions.testing import LlmServer, ScriptedGenerator, TruthfulJudge, either
 
 pytestmark = pytest.mark.slow
@@ -67,8 +67,8 @@ async def test_a_description_becomes_a_better_model_and_a_killed_run_goes_on(
 
     chosen = options(server, backend, tmp_path, name="learner")
     with pytest.raises(Stop):
-        await art.runs.autorl.train("Answer with one of the words.", **chosen, tell=until_step_two)
-    report = await art.runs.autorl.train("Answer with one of the words.", **chosen, tell=told.append)
+        await autorl.train("Answer with one of the words.", **chosen, tell=until_step_two)
+    report = await autorl.train("Answer with one of the words.", **chosen, tell=told.append)
 
     assert [row.step for row in report.steps] == list(range(1, STEPS + 1)) and report.step == STEPS
     assert report.verdict == "better"
@@ -84,16 +84,16 @@ async def test_a_description_becomes_a_better_model_and_a_killed_run_goes_on(
     assert report.folder == folder and (folder / "report.md").read_text() == report.to_markdown()
     assert json.loads((folder / "report.json").read_text())["verdict"] == "better"
     asked = len(server.requests)
-    again = await art.runs.autorl.train("Answer with one of the words.", **chosen)
+    again = await autorl.train("Answer with one of the words.", **chosen)
     assert again.comparison == report.comparison and len(server.requests) == asked
     (folder / "rubric.txt").write_text("- another\n")
     with pytest.raises(ConfigurationError, match=r"rubric\.txt in .* changed after the training began"):
-        await art.runs.autorl.train("Answer with one of the words.", **chosen)
+        await autorl.train("Answer with one of the words.", **chosen)
     await the_base_judges_with_its_adapter_off(again, backend, tmp_path)
 
 
 async def the_base_judges_with_its_adapter_off(
-    report: art.runs.autorl.AutoRLReport, backend: art.LocalBackend, path: Path
+    report: autorl.AutoRLReport, backend: art.LocalBackend, path: Path
 ) -> None:
     """The trained model says maybe, its own base on the same server what it always said."""
     model = art.TrainableModel(name="learner", project="autorl", base_model="art/nano-games")
@@ -118,7 +118,7 @@ async def test_a_budget_ends_the_training_and_the_report_says_so(
         "rubric": "- x",
     }
     chosen = options(server, backend, tmp_path, name="short", num_train=16, epochs=1, **own)
-    report = await art.runs.autorl.train("Answer with one of the words.", **chosen, budget=Budget(calls=12))
+    report = await autorl.train("Answer with one of the words.", **chosen, budget=Budget(calls=12))
     assert len(server.requests) == 12 and report.step == 1
     assert report.stopped is not None and "calls=12" in report.stopped
     assert report.verdict == "not judged" and report.comparison.measured is not None
