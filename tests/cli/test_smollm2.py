@@ -8,8 +8,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 import art
-from art.cli.audit import all_verdicts
 from art.engine.gguf_cache import list_converted, local_folder
+from art_extensions.audit.audit_run import all_verdicts
 
 pytestmark = pytest.mark.slow
 

@@ -230,32 +230,6 @@ def quickstart(
     raise typer.Exit(quickstart_command(choices, output=output, json_file=json_file, resume=resume))
 
 
-@app.command()
-def init(
-    path: Annotated[
-        Path, typer.Argument(help="The project's folder. It is created if it does not exist.")
-    ] = Path("."),
-    template: Annotated[
-        str, typer.Option(help="The kind of project: agent, tools, langgraph, mcp or sft.")
-    ] = "agent",
-    base_model: Annotated[
-        str | None,
-        typer.Option(
-            help="The model to train: a hub name, a folder, or a built-in one. Default: the template's own."
-        ),
-    ] = None,
-    project: Annotated[str | None, typer.Option(help="The project's name. Default: the folder's.")] = None,
-) -> None:
-    """Write a project that trains as it is, to put your own task into. Existing files are never overwritten.
-
-    Templates: `agent` (an agent of your own; the default), `tools` (an agent that calls tools), `langgraph`
-    (a LangGraph agent), `mcp` (an agent that uses an MCP server), `sft` (supervised fine-tuning).
-    """
-    from art.cli.init.command import init_project
-
-    raise typer.Exit(init_project(path, template=template, base_model=base_model, project=project))
-
-
 Host = Annotated[
     str, typer.Option(help="The address to listen on. Other addresses than loopback need ART_API_KEY.")
 ]
@@ -463,24 +437,6 @@ def doctor(
         raise typer.Exit(examine(base_model))
     _require_extra("local", "art doctor --plan")
     raise typer.Exit(show_memory_plan(plan, rank=rank, context=context, engine=engine, bits=bits))
-
-
-@app.command("audit-model")
-def audit_model(
-    name: Annotated[str, typer.Argument(help="The model: art/nano-games, a folder or a hub name.")],
-    device: Annotated[str, typer.Option(help="The device: auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="The precision: auto, float32 or bfloat16.")] = "auto",
-    json_file: Annotated[Path | None, typer.Option(help="Also write the verdicts to this file.")] = None,
-) -> None:
-    """Check whether a model can be trained: chat format, LoRA targets, packing, parity, checkpoints.
-
-    Loads the model in the trainer and in the builtin engine, and compares them. Exit code 1 when a check
-    fails.
-    """
-    _require_extra("local", "art audit-model")
-    from art.cli.audit import audit_model as audit
-
-    raise typer.Exit(audit(name, device=device, dtype=dtype, json_file=json_file))
 
 
 @app.command()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from agent_endpoint import DONE, Agent, call, script
-from troublesome import create_server
 
 from art.environments.mcp import Cassette, StdioServer, connect, rollout
 from art.errors import CassetteError, ConfigurationError, McpError, McpTimeoutError
+from troublesome import create_server
 
 
 def text_of(path: Path) -> str:

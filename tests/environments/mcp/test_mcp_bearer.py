@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from starlette.responses import JSONResponse
-from troublesome import create_server
 from typer.testing import CliRunner
 
 from art.cli.main import app
 from serving import serving
+from troublesome import create_server
 
 TOKEN = "s3cret-token"
 

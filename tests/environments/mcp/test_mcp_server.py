@@ -5,10 +5,10 @@ import sys
 from typing import Any
 
 import pytest
-from troublesome import create_server
 
 from art.environments.mcp import HttpServer, InProcessServer, StdioServer, parse_server
 from art.errors import ConfigurationError
+from troublesome import create_server
 
 
 @pytest.mark.parametrize(

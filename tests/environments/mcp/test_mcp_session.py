@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from starlette.responses import JSONResponse
-from troublesome import create_server
 
 from art.environments.mcp import (
     HttpServer,
@@ -20,6 +19,7 @@ from art.environments.mcp import (
 )
 from art.errors import ConfigurationError, McpError, McpTimeoutError
 from serving import serving
+from troublesome import create_server
 
 
 @pytest.fixture(params=["stdio", "http", "in process"])

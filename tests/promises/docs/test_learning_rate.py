@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from art.cli.init.command import TEMPLATES, create_project
 from art.client.options.learning_rates import BUILT_IN_RATES, LORA_RATE, spelled_rate, starting_rate
 from art.engine.nano_models import NAMES, resolve
 from art.environments.tasks import defaults_of, find
 from art.runs.folder import RunSettings
+from art_extensions.init.command import TEMPLATES, create_project
 
 ROOT = Path(__file__).parents[3]
 PAGES = (

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 FIRST = [ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/get-started/first-agent.md"]
-SKELETON = ROOT / "src" / "art" / "cli" / "init" / "skeleton"
+SKELETON = ROOT / "src" / "art_extensions" / "init" / "skeleton"
 PROJECTS = [one for one in sorted(SKELETON.glob("*/train.py")) if one.parent.name != "sft"]
 NEXT = [ROOT / "docs" / name for name in ("concepts/training-loop.md", "guides/client.md")]
 

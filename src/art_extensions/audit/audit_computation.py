@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from art.cli.audit_conversation import AuditVerdict
 from art.engine.protocol import Engine, GenerateRequest, Sampling
 from art.errors import ARTError
 from art.process.imports import import_lock
 from art.wire.records import Bits
 from art.wire.training import LoraSpec
+from art_extensions.audit.audit_conversation import AuditVerdict
 
 if TYPE_CHECKING:
     from art.training.audit import LogprobDifference, TrainerSide

@@ -18,12 +18,12 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
-from art.cli.audit import all_verdicts
-from art.cli.audit_computation import LIMITS, judge_difference, targets
-from art.cli.audit_conversation import AuditVerdict, renderer_verdicts
 from art.cli.main import app
 from art.rendering.registry import create_chat_renderer
 from art.training.audit import LogprobDifference
+from art_extensions.audit.audit_computation import LIMITS, judge_difference, targets
+from art_extensions.audit.audit_conversation import AuditVerdict, renderer_verdicts
+from art_extensions.audit.audit_run import all_verdicts
 
 pytestmark = pytest.mark.slow
 

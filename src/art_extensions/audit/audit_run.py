@@ -14,15 +14,15 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from art.cli.audit_computation import AuditSubject, computation_verdicts, refused
-from art.cli.audit_conversation import AuditVerdict, renderer_verdicts, template_verdicts
 from art.errors import ARTError
 from art.process.imports import import_lock
+from art_extensions.audit.audit_computation import AuditSubject, computation_verdicts, refused
+from art_extensions.audit.audit_conversation import AuditVerdict, renderer_verdicts, template_verdicts
 
 VERDICT_MARKS = {"pass": "[green]pass[/green]", "note": "[yellow]note[/yellow]", "fail": "[red]fail[/red]"}
 
 
-def audit_model(name: str, *, device: str, dtype: str, json_file: Path | None) -> int:
+def audit(name: str, *, device: str, dtype: str, json_file: Path | None) -> int:
     """Print each verdict as it is found. Returns 0 when nothing failed, else 1."""
     console = Console(soft_wrap=True)
     with _silence_libraries():

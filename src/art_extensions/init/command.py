@@ -1,4 +1,4 @@
-"""Write a project of one of the templates into a folder, file by file, never over anything that is there."""
+"""`art init`: writes a project of one of the templates into a folder, file by file, over nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated
 
 import typer
 
@@ -122,7 +123,7 @@ def create_project(
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for source, target in targets.items():
-        text = (files("art.cli.init") / "skeleton" / source).read_text(encoding="utf-8")
+        text = (files("art_extensions.init") / "skeleton" / source).read_text(encoding="utf-8")
         for word, value in words.items():
             text = text.replace(word, value)
         (folder / target).write_text(text, encoding="utf-8")
@@ -134,21 +135,38 @@ def _install(template: Template) -> str:
     return install_command(",".join(template.extras))
 
 
-def init_project(folder: Path, *, template: str, base_model: str | None, project: str | None) -> int:
-    """Carries out `art init`: writes, says what was written and what to do next; returns the exit code."""
+def init(
+    path: Annotated[
+        Path, typer.Argument(help="The project's folder. It is created if it does not exist.")
+    ] = Path("."),
+    template: Annotated[
+        str, typer.Option(help="The kind of project: agent, tools, langgraph, mcp or sft.")
+    ] = "agent",
+    base_model: Annotated[
+        str | None,
+        typer.Option(
+            help="The model to train: a hub name, a folder, or a built-in one. Default: the template's own."
+        ),
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="The project's name. Default: the folder's.")] = None,
+) -> None:
+    """Write a project that trains as it is, to put your own task into. Existing files are never overwritten.
+
+    Templates: `agent` (an agent of your own; the default), `tools` (an agent that calls tools), `langgraph`
+    (a LangGraph agent), `mcp` (an agent that uses an MCP server), `sft` (supervised fine-tuning).
+    """
     try:
-        written = create_project(folder, template=template, base_model=base_model, project=project)
+        written = create_project(path, template=template, base_model=base_model, project=project)
     except ConfigurationError as error:
         typer.echo(str(error), err=True)
-        return 2
-    for path in written:
-        typer.echo(f"wrote {path}")
+        raise typer.Exit(2) from error
+    for file in written:
+        typer.echo(f"wrote {file}")
     chosen = find_template(template)
-    steps = [f"cd {folder}", "python train.py"]
+    steps = [f"cd {path}", "python train.py"]
     try:
         for extra in chosen.extras:
             require_extra(extra, template)
     except MissingExtraError:
         steps.insert(0, _install(chosen))
     typer.echo("\nNext:\n" + "\n".join(f"  {step}" for step in steps))
-    return 0

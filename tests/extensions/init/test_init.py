@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from art import errors
 from art.cli import app
-from art.cli.init.command import TEMPLATES, create_project
 from art.errors import ConfigurationError, install_command
+from art_extensions.init.command import TEMPLATES, create_project
 from starting import StartedProgram
 from waiting import eventually, gone
 

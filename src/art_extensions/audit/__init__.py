@@ -1,0 +1,1 @@
+"""`art audit-model`: whether a model can be trained, measured on the model itself."""
