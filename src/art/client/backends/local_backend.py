@@ -10,11 +10,10 @@ import asyncio
 import hashlib
 import logging
 import shutil
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from art.client.backends.local_server import SupervisorLimits, check_options, local_server
@@ -23,8 +22,8 @@ from art.client.http.connection import PerLoop, ServerConnection, named_path
 from art.client.requests.jobs import JobDeadlines
 from art.client.requests.registration import ServerConfig
 from art.client.storage.bucket_store import model_folder
-from art.errors import ARTError, CheckpointMissingError, ConfigurationError, require_extra
-from art.process.environment import BACKUP_BUCKET, variable
+from art.compat.older_method import OlderMethod
+from art.errors import ARTError, ConfigurationError, require_extra
 from art.process.files import create_private, make_private_folder
 from art.process.running_server import SERVER_OPTIONS
 from art.tracking.model_files import delete_logs, write_model_file
@@ -36,12 +35,12 @@ from art.wire.models import AdoptReply, AdoptRequest, ModelSummary
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
-    from art.client.publish.deployment import LoRADeploymentJob, LoRADeploymentProvider
     from art.client.storage.bucket_pull import PullReport, Wanted
     from art.client.storage.bucket_push import PushReport
     from art.client.storage.bucket_store import OnProgress, Store
 
 
+_OLDER = "art_extensions.compat.checkpoint_methods"
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """What PEFT writes."""
 
@@ -201,7 +200,7 @@ class LocalBackend(RemoteBackend):
 
         # Opened beside the event loop: the first one loads the library of its kind of bucket.
         folder = self._folder(model.project, model.name)
-        store = await asyncio.to_thread(_store_of, model.project, model.name, bucket, prefix)
+        store = await asyncio.to_thread(store_of, model.project, model.name, bucket, prefix)
         return await _in_thread(
             store,
             f"push {model.name}" if verbose else None,
@@ -245,7 +244,7 @@ class LocalBackend(RemoteBackend):
         from art.client.storage.bucket_pull import pull_model
 
         folder, loop = self._folder(project, name), asyncio.get_running_loop()
-        store = await asyncio.to_thread(_store_of, project, name, bucket, prefix)
+        store = await asyncio.to_thread(store_of, project, name, bucket, prefix)
         path = f"{named_path(project, name)}/adopt"
 
         def commit(steps: Sequence[int], set_aside: Sequence[int]) -> None:
@@ -291,157 +290,15 @@ class LocalBackend(RemoteBackend):
     async def __aenter__(self) -> LocalBackend:
         return self
 
-    # -- names by which notebooks reach checkpoints: forks, buckets, deployment --
-
-    async def _experimental_fork_checkpoint(
-        self,
-        model: AnyModel,
-        from_model: str,
-        from_project: str | None = None,
-        from_s3_bucket: str | None = None,
-        not_after_step: int | None = None,
-        verbose: bool = False,
-        prefix: str | None = None,
-    ) -> None:
-        """`fork_checkpoint` of the newest step up to `not_after_step`, pulled from a bucket first if one is
-        given.
-        """
-        project = from_project or model.project
-        if from_s3_bucket is not None:
-            from art.client.storage.bucket_pull import Wanted
-
-            wanted = Wanted(not_after=not_after_step, newest=not_after_step is None, side_files=False)
-            await self._pull(project, from_model, wanted, from_s3_bucket, prefix, verbose)
-        await self.fork_checkpoint(model, from_model, from_project=project, not_after_step=not_after_step)
-
-    async def _experimental_pull_model_checkpoint(
-        self,
-        model: AnyModel,
-        *,
-        step: int | Literal["latest"] | None = None,
-        local_path: str | None = None,
-        s3_bucket: str | None = None,
-        prefix: str | None = None,
-        verbose: bool = False,
-    ) -> str:
-        """The folder of a checkpoint: here if it is here, else from the bucket. None and "latest": the newest
-        of both; an untrained step 0 counts as none. local_path: a copy there, which is returned.
-        """
-        from art.client.storage.bucket_pull import Wanted, copy_checkpoint, newest_of
-        from art.client.storage.bucket_push import local_steps
-
-        if not (step is None or step == "latest" or (isinstance(step, int) and step >= 0)):
-            raise ConfigurationError(f"step={step!r}: it is a number, 'latest' or None")
-        folder = self._folder(model.project, model.name)
-        wanted_step = step if isinstance(step, int) else None
-        if wanted_step is None:
-            backed_up = s3_bucket or variable(BACKUP_BUCKET)
-            place = (model.project, model.name, s3_bucket, prefix)
-            store = await asyncio.to_thread(_store_of, *place) if backed_up else None
-            wanted_step = await asyncio.to_thread(newest_of, folder, store)
-        if wanted_step not in local_steps(folder):
-            if not (s3_bucket or variable(BACKUP_BUCKET)):
-                raise CheckpointMissingError(
-                    f"No checkpoints found for model {model.name} at step {wanted_step} in {folder}, and no "
-                    f"bucket is given. Available steps: {list(local_steps(folder))}"
-                )
-            wanted = Wanted(step=wanted_step, side_files=False)
-            await self._pull(model.project, model.name, wanted, s3_bucket, prefix, verbose)
-        checkpoint = local_steps(folder)[wanted_step]
-        if local_path is None:
-            return str(checkpoint)
-        return str(await asyncio.to_thread(copy_checkpoint, checkpoint, Path(local_path)))
-
-    async def _experimental_pull_from_s3(
-        self,
-        model: AnyModel,
-        *,
-        s3_bucket: str | None = None,
-        prefix: str | None = None,
-        verbose: bool = False,
-        delete: bool = False,
-        only_step: int | None = None,
-        step: int | None = None,
-        exclude: Sequence[str] | None = None,
-        latest_only: bool = False,
-    ) -> None:
-        """`pull_model`. only_step: this checkpoint and no other file. A bucket without the model is no error
-        where no step is named: a first run pulls too.
-        """
-        from art.client.storage.bucket_pull import Wanted
-
-        warnings.warn(
-            "_experimental_pull_from_s3 is an older name: use backend.pull_model, or "
-            "_experimental_pull_model_checkpoint for one checkpoint",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        wanted = Wanted(
-            step=step if only_step is None else only_step,
-            newest=latest_only,
-            side_files=only_step is None,
-            delete=delete,
-            exclude=tuple(exclude or ()),
-        )
-        try:
-            await self._pull(model.project, model.name, wanted, s3_bucket, prefix, verbose)
-        except CheckpointMissingError as error:
-            if wanted.step is not None:
-                raise
-            log.info("nothing was pulled: %s", error)
-
-    async def _experimental_push_to_s3(
-        self,
-        model: AnyModel,
-        *,
-        s3_bucket: str | None = None,
-        prefix: str | None = None,
-        verbose: bool = False,
-        delete: bool = False,
-    ) -> None:
-        """`push_model`."""
-        await self.push_model(model, bucket=s3_bucket, prefix=prefix, verbose=verbose, delete=delete)
-
-    async def _experimental_deploy(
-        self,
-        deploy_to: LoRADeploymentProvider | str,
-        model: AnyTrainableModel,
-        step: int | None = None,
-        s3_bucket: str | None = None,
-        prefix: str | None = None,
-        verbose: bool = False,
-        pull_s3: bool = True,
-        wait_for_completion: bool = True,
-    ) -> LoRADeploymentJob:
-        """An older name of `deploy_model` (`client/publish`). pull_s3: take the checkpoint from the bucket
-        where it is newer there, or not here.
-        """
-        from art.client.publish.deployment import start_deployment
-        from art.client.publish.deployment_providers import TogetherDeploymentConfig
-        from art.client.storage.bucket_pull import local_checkpoint
-
-        if pull_s3:
-            folder = Path(
-                await self._experimental_pull_model_checkpoint(
-                    model, step=step, s3_bucket=s3_bucket, prefix=prefix, verbose=verbose
-                )
-            )
-        else:
-            folder = local_checkpoint(self._folder(model.project, model.name), step)
-        config = TogetherDeploymentConfig(
-            s3_bucket=s3_bucket, prefix=prefix, wait_for_completion=wait_for_completion
-        )
-        return await start_deployment(
-            model,
-            folder,
-            int(folder.name),
-            deploy_to,
-            config if deploy_to == "together" else None,
-            verbose=verbose,
-        )
+    # By these names notebooks reach checkpoints.
+    _experimental_fork_checkpoint = OlderMethod(f"{_OLDER}:fork_checkpoint")
+    _experimental_pull_model_checkpoint = OlderMethod(f"{_OLDER}:pull_model_checkpoint")
+    _experimental_pull_from_s3 = OlderMethod(f"{_OLDER}:pull_from_s3")
+    _experimental_push_to_s3 = OlderMethod(f"{_OLDER}:push_to_s3")
+    _experimental_deploy = OlderMethod(f"{_OLDER}:deploy")
 
 
-def _store_of(project: str, name: str, bucket: str | None, prefix: str | None) -> Store:
+def store_of(project: str, name: str, bucket: str | None, prefix: str | None) -> Store:
     """Returns the place of a model's files in a bucket. Raises ConfigurationError."""
     from art.client.storage.bucket_store import Store, model_url
 

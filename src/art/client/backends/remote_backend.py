@@ -37,7 +37,8 @@ from art.client.requests.train_request import (
     warn_untrained,
 )
 from art.client.sft import sft_request as sft
-from art.errors import ARTError, ConfigurationError, NotFoundError, NotRegisteredError
+from art.compat.older_method import OlderMethod
+from art.errors import ARTError, ConfigurationError, NotFoundError
 from art.process.in_use import InUse
 from art.process.interrupt import ShortCancellation
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
@@ -45,7 +46,7 @@ from art.tracking.progress import open_phases, show_log
 from art.tracking.run_facts import training_settings
 from art.tracking.step_lines import log_sft_step, log_step
 from art.trajectories import gathered
-from art.types import TrainConfig, TrainResult, TrainSFTConfig
+from art.types import TrainResult, TrainSFTConfig
 from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
 from art.wire.models import (
     UI_LINK_ROUTE,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from art.trajectories import TrajectoryGroup
 
 
+_OLDER = "art_extensions.compat.backend_methods"
 ModelKey = tuple[str, str]
 """Project and name."""
 
@@ -503,51 +505,12 @@ class RemoteBackend:
     def __deepcopy__(self, memo: dict[int, Any]) -> RemoteBackend:
         return self  # copies of a model share their backend
 
-    # -- names under which older programs and their test doubles call a backend --
-
-    async def _get_step(self, model: AnyTrainableModel) -> int:
-        return await self.get_step(model)
-
-    async def _delete_checkpoint_files(self, model: AnyTrainableModel, steps_to_keep: Iterable[int]) -> None:
-        await self.delete_checkpoints(model, steps_to_keep)
-
-    async def _prepare_backend_for_training(
-        self, model: AnyTrainableModel, config: Mapping[str, Any] | None = None
-    ) -> tuple[str, str]:
-        """Registers the model where that was not done. Returns the base URL of its endpoint and the key."""
-        if model.inference_base_url is None or model.inference_api_key is None:
-            model._openai_client_config = dict(config) if config else None
-            await self.register(model)
-        if model.inference_base_url is None or model.inference_api_key is None:
-            raise NotRegisteredError(f"model {model.name!r} has no endpoint here: it is not trainable")
-        return model.inference_base_url, model.inference_api_key
-
-    async def _train_model(
-        self,
-        model: AnyTrainableModel,
-        trajectory_groups: Iterable[TrajectoryGroup],
-        config: TrainConfig | None = None,
-        dev_config: Mapping[str, Any] | None = None,
-        verbose: bool = False,
-    ) -> AsyncIterator[dict[str, float]]:
-        """The older form of `train`: yields the metrics of the step."""
-        chosen = {"learning_rate": TrainConfig().learning_rate, **(config or TrainConfig()).keywords()}
-        options = {**chosen, **(dev_config or {}), "verbose": verbose}
-        yield (await self.train(model, trajectory_groups, **options)).metrics
-
-    async def _train_sft(
-        self,
-        model: AnyTrainableModel,
-        trajectories: Iterable[SftExample],
-        config: TrainSFTConfig | None = None,
-        dev_config: Mapping[str, Any] | None = None,
-        verbose: bool = False,
-    ) -> AsyncIterator[dict[str, float]]:
-        """The older form of `train_sft`: yields the metrics of the step, if one was made."""
-        sft.refuse_sft_options(dev_config)
-        result = await self.train_sft(model, trajectories, config, verbose=verbose)
-        if result.metrics:
-            yield result.metrics
+    # By these names older programs and their test doubles call a backend.
+    _get_step = OlderMethod(f"{_OLDER}:get_step")
+    _delete_checkpoint_files = OlderMethod(f"{_OLDER}:delete_checkpoint_files")
+    _prepare_backend_for_training = OlderMethod(f"{_OLDER}:prepare_backend_for_training")
+    _train_model = OlderMethod(f"{_OLDER}:train_model")
+    _train_sft = OlderMethod(f"{_OLDER}:train_sft")
 
 
 def _ignore_event(event: JobEvent) -> None:
