@@ -24,6 +24,7 @@ from art.client.requests.jobs import JobDeadlines
 from art.client.requests.registration import ServerConfig
 from art.client.storage.bucket_store import model_folder
 from art.errors import ARTError, CheckpointMissingError, ConfigurationError, require_extra
+from art.extensions import PUBLISHER, load_extension
 from art.process.environment import BACKUP_BUCKET, variable
 from art.process.files import create_private, make_private_folder
 from art.process.running_server import SERVER_OPTIONS
@@ -36,7 +37,7 @@ from art.wire.models import AdoptReply, AdoptRequest, ModelSummary
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
-    from art.client.publish.deployment import LoRADeploymentJob, LoRADeploymentProvider
+    from art.client.publishing import LoRADeploymentJob
     from art.client.storage.bucket_pull import PullReport, Wanted
     from art.client.storage.bucket_push import PushReport
     from art.client.storage.bucket_store import OnProgress, Store
@@ -404,7 +405,7 @@ class LocalBackend(RemoteBackend):
 
     async def _experimental_deploy(
         self,
-        deploy_to: LoRADeploymentProvider | str,
+        deploy_to: str,
         model: AnyTrainableModel,
         step: int | None = None,
         s3_bucket: str | None = None,
@@ -413,11 +414,9 @@ class LocalBackend(RemoteBackend):
         pull_s3: bool = True,
         wait_for_completion: bool = True,
     ) -> LoRADeploymentJob:
-        """An older name of `deploy_model` (`client/publish`). pull_s3: take the checkpoint from the bucket
+        """An older name of `art.utils.deployment.deploy_model`. pull_s3: take the checkpoint from the bucket
         where it is newer there, or not here.
         """
-        from art.client.publish.deployment import start_deployment
-        from art.client.publish.deployment_providers import TogetherDeploymentConfig
         from art.client.storage.bucket_pull import local_checkpoint
 
         if pull_s3:
@@ -428,17 +427,17 @@ class LocalBackend(RemoteBackend):
             )
         else:
             folder = local_checkpoint(self._folder(model.project, model.name), step)
-        config = TogetherDeploymentConfig(
-            s3_bucket=s3_bucket, prefix=prefix, wait_for_completion=wait_for_completion
-        )
-        return await start_deployment(
+        job: LoRADeploymentJob = await load_extension(PUBLISHER, "deploy")(
             model,
             folder,
             int(folder.name),
             deploy_to,
-            config if deploy_to == "together" else None,
+            s3_bucket=s3_bucket,
+            prefix=prefix,
+            wait_for_completion=wait_for_completion,
             verbose=verbose,
         )
+        return job
 
 
 def _store_of(project: str, name: str, bucket: str | None, prefix: str | None) -> Store:
