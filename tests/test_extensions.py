@@ -16,12 +16,14 @@ from art import extensions
 from art.errors import ConfigurationError
 from art.extensions import (
     COMMAND,
+    DEPLOYMENT,
     DIALECT,
     ENGINE,
     ENVIRONMENT,
     GROUP,
     PAGES,
     PLACER,
+    PUBLISHER,
     RUNTIME,
     SANDBOX,
     SINK,
@@ -51,7 +53,19 @@ def art(*words: str, path: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_ours_come_through_the_door() -> None:
-    kinds = (COMMAND, DIALECT, ENGINE, ENVIRONMENT, PAGES, PLACER, RUNTIME, SANDBOX, STORE)
+    kinds = (
+        COMMAND,
+        DEPLOYMENT,
+        DIALECT,
+        ENGINE,
+        ENVIRONMENT,
+        PAGES,
+        PLACER,
+        PUBLISHER,
+        RUNTIME,
+        SANDBOX,
+        STORE,
+    )
     found = {(kind, name): load_extension(kind, name) for kind in kinds for name in extension_points(kind)}
     assert found[COMMAND, "launch"].__name__ == "launch" and found[RUNTIME, "skypilot"].install
     folders = {point.value.split(".")[1] for kind in kinds for point in extension_points(kind).values()}

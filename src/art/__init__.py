@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from art.client.backends.local_backend import LocalBackend as LocalBackend
     from art.client.backends.remote_backend import RemoteBackend as RemoteBackend
     from art.client.backends.serverless_backend import ServerlessBackend as ServerlessBackend
-    from art.client.publish.export import export_model as export_model
+    from art.client.publishing import export_model as export_model
     from art.client.recording.capture import auto_trajectory as auto_trajectory
     from art.client.recording.capture import capture_auto_trajectory as capture_auto_trajectory
     from art.client.recording.capture import capture_yielded_trajectory as capture_yielded_trajectory
@@ -76,7 +76,7 @@ _HOME = {
     "auto_trajectory": "art.client.recording.capture",
     "capture_auto_trajectory": "art.client.recording.capture",
     "capture_yielded_trajectory": "art.client.recording.capture",
-    "export_model": "art.client.publish.export",
+    "export_model": "art.client.publishing",
     "gather_trajectories": "art.gather",
     "gather_trajectory_groups": "art.gather",
     "overlapped": "art.batches",

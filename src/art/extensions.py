@@ -8,6 +8,10 @@
                  (`art.server.routes.agent_api`)
     environment  the prefix of environments by name: a class `Adapter(name, **options)` that makes a
                  `NamedEnvironment` (`art.environments.adapters`)
+    deployment   a provider that `deploy_model` may name: a class that makes a `DeploymentProvider`
+                 (`art_extensions.publish.deployment`)
+    publisher    what brings a checkpoint to other programs, by the names `export` and `deploy`: the functions
+                 that `art.client.publishing` describes
     pages        the pages of the runs under a server's /ui, by the name `runs`: a function that makes
                  `art.server.app.PagesOfRuns`
     sink         a tracker that `report_metrics` may name: a class that does what `Sink` says
@@ -41,11 +45,13 @@ _log = logging.getLogger(__name__)
 
 GROUP = "art.extensions"
 COMMAND = "command"
+DEPLOYMENT = "deployment"
 DIALECT = "dialect"
 ENGINE = "engine"
 ENVIRONMENT = "environment"
 PAGES = "pages"
 PLACER = "placer"
+PUBLISHER = "publisher"
 RUNTIME = "runtime"
 SANDBOX = "sandbox"
 SINK = "sink"

@@ -99,6 +99,8 @@ PATHS: Mapping[str, str | Names] = {
     ),
     "art.client.jobs": "art.client.requests.jobs",
     "art.client.local_server": "art.client.backends.local_server",
+    "art.client.publish": names(),
+    "art.client.publish.export": names("art.client.publishing:Exported export_model"),
     "art.client.request_logs": "art_extensions.logs.request_logs",
     "art.concurrency": "art.retrying",
     "art.environments.adapters.reasoning_gym": "art_extensions.environments.reasoning_gym",
@@ -349,25 +351,27 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.benchmarking.types": names(f"{_LOGGED}:BenchmarkModelKey"),
     "art.utils.convert_moe_lora": names(instead="checkpoints are written as PEFT and vLLM read them"),
     "art.utils.deploy_model": names(
-        "art.client.publish.deployment:LoRADeploymentJob LoRADeploymentProvider deploy_model"
+        "art.client.publishing:LoRADeploymentJob",
+        "art_extensions.publish.deployment:LoRADeploymentProvider deploy_model",
     ),
     "art.utils.deployment": names(
-        "art.client.publish.deployment:DeploymentConfig DeploymentResult LoRADeploymentJob "
-        "LoRADeploymentProvider deploy_model",
-        "art.client.publish.deployment_providers:TogetherDeploymentConfig WandbDeploymentConfig",
+        "art.client.publishing:LoRADeploymentJob",
+        "art_extensions.publish.deployment:DeploymentConfig DeploymentResult LoRADeploymentProvider "
+        "deploy_model",
+        "art_extensions.publish.deployment_providers:TogetherDeploymentConfig WandbDeploymentConfig",
     ),
     "art.utils.deployment.common": names(
-        "art.client.publish.deployment:DeploymentConfig DeploymentResult deploy_model"
+        "art_extensions.publish.deployment:DeploymentConfig DeploymentResult deploy_model"
     ),
     "art.utils.deployment.legacy": names(
-        "art.client.publish.deployment:LoRADeploymentJob LoRADeploymentProvider"
+        "art.client.publishing:LoRADeploymentJob", "art_extensions.publish.deployment:LoRADeploymentProvider"
     ),
     "art.utils.deployment.together": names(
-        "art.client.publish.deployment_providers:TogetherDeploymentConfig"
+        "art_extensions.publish.deployment_providers:TogetherDeploymentConfig"
     ),
     "art.utils.deployment.wandb": names(
-        "art.client.publish.deployment:deploy_wandb",
-        "art.client.publish.deployment_providers:WandbDeploymentConfig",
+        "art_extensions.publish.deployment:deploy_wandb",
+        "art_extensions.publish.deployment_providers:WandbDeploymentConfig",
     ),
     "art.utils.format_message": names("art.trajectories:format_message"),
     "art.utils.get_model_step": names("art.tracking.folders:get_model_step get_step_from_dir"),

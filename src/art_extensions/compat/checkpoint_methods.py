@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Literal
 
 from art.client.backends.local_backend import store_of
 from art.errors import CheckpointMissingError, ConfigurationError
+from art.extensions import PUBLISHER, load_extension
 from art.process.environment import BACKUP_BUCKET, variable
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
     from art.client.backends.local_backend import LocalBackend
-    from art.client.publish.deployment import LoRADeploymentJob, LoRADeploymentProvider
+    from art.client.publishing import LoRADeploymentJob
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ async def push_to_s3(
 
 async def deploy(
     self: LocalBackend,
-    deploy_to: LoRADeploymentProvider | str,
+    deploy_to: str,
     model: AnyTrainableModel,
     step: int | None = None,
     s3_bucket: str | None = None,
@@ -145,11 +146,9 @@ async def deploy(
     pull_s3: bool = True,
     wait_for_completion: bool = True,
 ) -> LoRADeploymentJob:
-    """An older name of `deploy_model` (`client/publish`). pull_s3: take the checkpoint from the bucket
+    """An older name of `art.utils.deployment.deploy_model`. pull_s3: take the checkpoint from the bucket
     where it is newer there, or not here.
     """
-    from art.client.publish.deployment import start_deployment
-    from art.client.publish.deployment_providers import TogetherDeploymentConfig
     from art.client.storage.bucket_pull import local_checkpoint
 
     if pull_s3:
@@ -160,14 +159,14 @@ async def deploy(
         )
     else:
         folder = local_checkpoint(self._folder(model.project, model.name), step)
-    config = TogetherDeploymentConfig(
-        s3_bucket=s3_bucket, prefix=prefix, wait_for_completion=wait_for_completion
-    )
-    return await start_deployment(
+    job: LoRADeploymentJob = await load_extension(PUBLISHER, "deploy")(
         model,
         folder,
         int(folder.name),
         deploy_to,
-        config if deploy_to == "together" else None,
+        s3_bucket=s3_bucket,
+        prefix=prefix,
+        wait_for_completion=wait_for_completion,
         verbose=verbose,
     )
+    return job

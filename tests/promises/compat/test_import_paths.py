@@ -126,6 +126,7 @@ MOVED = """
     art.rewards.verifiers.CodeTests art.rewards.verifiers.RegexMatch art.rewards.verifiers.last_answer
     art.rewards.verifiers.code.CodeTests art.rewards.verifiers.limited_process.LimitedProcess
     art.rewards.verifiers.matches.ExactMatch art.rewards.verifiers.verifier.Verifier
+    art.client.publish.export.export_model art.client.publish.export.Exported
     art.auto_trajectory.capture_auto_trajectory art.yield_trajectory.capture_yielded_trajectory
 """.split()
 

@@ -9,17 +9,17 @@ import pytest
 from figures import nodes
 
 SOURCE = Path(__file__).parents[3] / "src"
-EXTENSIONS = ("langgraph", "logs", "postgres", "sandbox", "scenarios", "sinks", "ui")
+EXTENSIONS = ("langgraph", "logs", "postgres", "publish", "sandbox", "scenarios", "sinks", "ui")
 ROOMS = (
     *(f"art_extensions/{room}" for room in EXTENSIONS),
     *(f"art/{room}" for room in ("client", "rewards", "runs", "server", "tracking", "training")),
 )
 MAKING = {"mkdir", "makedirs", "write_text", "write_bytes"}
 FOR_OTHERS = {
+    "art_extensions/publish/export.py": "an export is made for another program",
     "art_extensions/sandbox/confined/isolation.py": "folders of a sandbox",
     "art_extensions/sandbox/confined/work.py": "a file in a sandbox",
     "art/client/storage/bucket_store.py": "a bucket of a store, not a folder here",
-    "art/client/publish/export.py": "an export is made for another program",
     "art/runs/quickstart_report.py": "the file that --json names",
     "art/training/checkpoint.py": "closed before the checkpoint is in its place",
     "art/training/device_memory.py": "a file of the kernel",

@@ -1,7 +1,7 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.client.publish.deployment import DeploymentConfig as DeploymentConfig
-from art.client.publish.deployment import DeploymentResult as DeploymentResult
-from art.client.publish.deployment import deploy_model as deploy_model
+from art_extensions.publish.deployment import DeploymentConfig as DeploymentConfig
+from art_extensions.publish.deployment import DeploymentResult as DeploymentResult
+from art_extensions.publish.deployment import deploy_model as deploy_model
 
 __all__ = ["DeploymentConfig", "DeploymentResult", "deploy_model"]
 

@@ -1,6 +1,6 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.client.publish.deployment import LoRADeploymentJob as LoRADeploymentJob
-from art.client.publish.deployment import LoRADeploymentProvider as LoRADeploymentProvider
+from art.client.publishing import LoRADeploymentJob as LoRADeploymentJob
+from art_extensions.publish.deployment import LoRADeploymentProvider as LoRADeploymentProvider
 
 __all__ = ["LoRADeploymentJob", "LoRADeploymentProvider"]
 

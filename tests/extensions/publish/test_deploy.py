@@ -247,7 +247,7 @@ async def test_wandb_without_awaiting(checkpoint: Path, monkeypatch: pytest.Monk
 
 
 async def test_wandb_needs_its_key(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from art.client.publish.deployment_providers import WeightsAndBiases
+    from art_extensions.publish.deployment_providers import WeightsAndBiases
 
     with pytest.raises(ConfigurationError, match="takes a WandbDeploymentConfig"):
         WeightsAndBiases().configured(TogetherDeploymentConfig())

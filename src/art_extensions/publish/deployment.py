@@ -8,13 +8,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from art.client.publishing import LoRADeploymentJob
 from art.errors import (
     CheckpointError,
     CheckpointMissingError,
@@ -22,6 +21,7 @@ from art.errors import (
     UnsupportedBaseModelDeploymentError,
     UnsupportedLoRADeploymentProviderError,
 )
+from art.extensions import DEPLOYMENT, extension_points, load_extension
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from art.wire.records import split_bits
 
@@ -62,17 +62,8 @@ class DeploymentResult:
     inference_model_name: str
 
 
-class LoRADeploymentJob(BaseModel):
-    """The state of a deployment for older programs: `status` is Queued, Running, Complete or Failed."""
-
-    status: str
-    job_id: str
-    model_name: str
-    failure_reason: str | None = None
-
-
 class DeploymentProvider(Protocol):
-    """A provider that deploys adapters. Registered below by its name."""
+    """A provider that deploys adapters. An entry point `deployment.NAME` names a class that makes it."""
 
     base_models: Mapping[str, str]
     """Base models that adapters may have here, and what the provider calls them."""
@@ -87,25 +78,16 @@ class DeploymentProvider(Protocol):
         """
 
 
-PROVIDERS: Mapping[str, str] = MappingProxyType(
-    {
-        "together": "art.client.publish.deployment_providers:Together",
-        "wandb": "art.client.publish.deployment_providers:WeightsAndBiases",
-    }
-)
-"""Name -> module and class."""
-
-
 def provider_named(name: str | LoRADeploymentProvider) -> DeploymentProvider:
     """Raises UnsupportedLoRADeploymentProviderError that lists the known ones."""
     key = name.value if isinstance(name, LoRADeploymentProvider) else name
-    if key not in PROVIDERS:
+    known = extension_points(DEPLOYMENT)
+    if key not in known:
         raise UnsupportedLoRADeploymentProviderError(
-            f"no deployment provider {key!r}; known: {', '.join(sorted(PROVIDERS))}"
+            f"no deployment provider {key!r}; known: {', '.join(known)}"
         )
-    module, _, kind = PROVIDERS[key].partition(":")
-    found: DeploymentProvider = getattr(import_module(module), kind)()
-    return found
+    provider: DeploymentProvider = load_extension(DEPLOYMENT, key)()
+    return provider
 
 
 def base_model_at(provider: DeploymentProvider, name: str, base_model: str) -> str:

@@ -13,12 +13,12 @@ from hub_stand_in import TOKEN, Hub
 from trained_project import KEY, QUESTIONS, REPLY_TOKENS, STEPS, art_command, train
 
 import art
-from art.client.publish.export import convert
-from art.client.publish.model_card import BUILT_IN
 from art.engine import nano_models
 from art.errors import CheckpointError, ConfigurationError, StepMissingError
 from art.tracking.folders import find_model
 from art.tracking.model_files import choose_step
+from art_extensions.publish.export import convert
+from art_extensions.publish.model_card import BUILT_IN
 from serving import serving_in_a_thread
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ def merged(data_dir: Path) -> Path:
     done = art_command(*arguments, PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0, done.stderr
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "art.client.publish.export" in loaded and not loaded & {"torch", "transformers", "safetensors"}
+    assert "art_extensions.publish.export" in loaded and not loaded & {"torch", "transformers", "safetensors"}
     assert f"{KEY}@{STEPS}" in done.stdout and "model.safetensors" in done.stdout
     return folder
 

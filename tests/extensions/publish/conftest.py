@@ -1,0 +1,8 @@
+"""The tests export a project that the tests of the commands train, too."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "cli"))  # its trained project
