@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from art.cli import app, main, mcp, training_verbs
+from art.cli import app, main, training_verbs
+from art_extensions.scenarios import autorl_command, mcp_commands
 
 
 @pytest.fixture
@@ -25,8 +26,8 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
         return 0
 
     monkeypatch.setattr(training_verbs, "train_run", note)
-    monkeypatch.setattr(training_verbs, "autorl_run", note)
-    monkeypatch.setattr(mcp, "train_run", note)
+    monkeypatch.setattr(autorl_command, "autorl_run", note)
+    monkeypatch.setattr(mcp_commands, "train_run", note)
     monkeypatch.setattr("art.cli.quickstart.quickstart_command", note)
     return found
 
@@ -80,8 +81,11 @@ def test_every_command_that_trains_is_known() -> None:
         }
 
     def below(command: Any) -> list[Any]:
-        inner = getattr(command, "commands", None)
-        return [command] if inner is None else [each for one in inner.values() for each in below(one)]
+        if not hasattr(command, "commands"):
+            return [command]
+        context = click.Context(command)  # asked by name: those of extensions are loaded then
+        names = command.list_commands(context)
+        return [each for name in names for each in below(command.get_command(context, name))]
 
     found = [one for one in below(typer.main.get_command(main.app)) if trains(one)]
     assert len(found) == 4

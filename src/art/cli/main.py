@@ -454,27 +454,6 @@ def algorithms(
         raise typer.Exit(2) from error
 
 
-@app.command()
-def migrate(
-    path: Annotated[
-        Path, typer.Argument(help="A folder .art, a project, a model, its trajectories, or one .jsonl file.")
-    ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Only measure, and write nothing.")
-    ] = False,
-    keep_jsonl: Annotated[bool, typer.Option("--keep-jsonl", help="Do not delete the originals.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print the outcome of each file.")] = False,
-) -> None:
-    """Convert older trajectory logs (JSON lines) to Parquet files, a fraction of their size.
-
-    An original is deleted once its Parquet file was read back equal. Exit code 1 when a file could not be
-    migrated.
-    """
-    from art.cli.migrate import migrate_path
-
-    raise typer.Exit(migrate_path(path, dry_run=dry_run, keep_jsonl=keep_jsonl, verbose=verbose))
-
-
 @app.command("help")
 def show_help(
     ctx: typer.Context, verb: Annotated[str | None, typer.Argument(help="The command to describe.")] = None

@@ -1,4 +1,4 @@
-"""What the verbs that train with a judge share: options, budget, exit codes and reports."""
+"""What the commands that train share: options, exit codes and reports."""
 
 from __future__ import annotations
 
@@ -16,42 +16,16 @@ import typer
 from typer.core import TyperCommand
 
 from art.errors import ARTError, ConfigurationError
-from art.process import environment
 from art.process.interrupt import INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from art.rewards.llm.budget import Budget
     from art.runs.report import RunReport
 
 
 BaseModel = Annotated[str, typer.Option(help="The model to train: a hub name, a folder, a built-in one.")]
-Name = Annotated[str, typer.Option(help="The model's name. The same name continues its run.")]
 Project = Annotated[str, typer.Option(help="The project's name.")]
-Referee = Annotated[
-    str | None,
-    typer.Option(help="The judge that compares before and after: provider/model. Default: the judge."),
-]
-JudgeUrl = Annotated[
-    str | None,
-    typer.Option(help="The judge's URL, with its key in ART_JUDGE_API_KEY. Default: the provider's own."),
-]
-GeneratorUrl = Annotated[
-    str | None,
-    typer.Option(
-        help="The generator's URL, with its key in ART_GENERATOR_API_KEY. Default: the provider's own."
-    ),
-]
-BudgetCalls = Annotated[
-    int | None, typer.Option(min=1, help="The most calls to judge and generator together.")
-]
-BudgetTokens = Annotated[
-    int | None, typer.Option(min=1, help="The most tokens of judge and generator together.")
-]
-BudgetUsd = Annotated[
-    float | None, typer.Option(help="The most US dollars for judge and generator together.")
-]
 DataDir = Annotated[Path, typer.Option(help="The folder of runs, models and cached answers.")]
 DATA_DIR = Path(".art")
 JsonFile = Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")]
@@ -180,14 +154,6 @@ def plain_console() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def endpoint_params(base_url: str | None, variable: str) -> dict[str, Any]:
-    """Options of a judge or generator by name; an address has a key of its own."""
-    if base_url is None:
-        return {}
-    key = environment.variable(variable)
-    return {"base_url": base_url, **({"api_key": key} if key else {})}
-
-
 def options_from(option: str, words: Sequence[str]) -> dict[str, Any]:
     """Returns the values of KEY=VALUE words, each as JSON or else as text. Raises ConfigurationError, which
     names the option.
@@ -202,15 +168,6 @@ def options_from(option: str, words: Sequence[str]) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
-
-
-def budget_from(*, calls: int | None, tokens: int | None, usd: float | None) -> Budget | None:
-    """Returns the budget; None without a limit."""
-    from art.rewards.llm.budget import Budget
-
-    if calls is None and tokens is None and usd is None:
-        return None
-    return Budget(calls=calls, tokens=tokens, usd=usd)
 
 
 def show_report(console: Console, report: RunReport, json_file: Path | None) -> None:

@@ -108,31 +108,34 @@ PATHS: Mapping[str, str | Names] = {
     "art.environments.testing": "art_extensions.testing",
     "art.environments.adapters.verifiers": "art_extensions.environments.verifiers",
     "art.costs": names(
-        "art.tracking.prices:CostCalculator MODEL_PRICING ModelPricing build_cost_calculator "
-        "compute_sample_costs compute_train_cost get_model_pricing tokens_to_cost"
+        "art.tracking.prices:CostCalculator MODEL_PRICING ModelPricing",
+        "art_extensions.compat.training_costs:build_cost_calculator compute_sample_costs compute_train_cost "
+        "get_model_pricing tokens_to_cost",
     ),
     "art.datasets": "art.client.sft.sft_dataset",
     "art.dev": names(
         "art.backend:TrainConfig=EarlierTrainOptions",
-        "art.client.options.model_config:get_model_config get_openai_server_config is_dedicated_mode "
-        "validate_dedicated_config",
+        "art.client.options.dedicated_gpus:is_dedicated_mode validate_dedicated_config",
+        "art_extensions.compat.dev_config:get_model_config get_openai_server_config",
         "art.compat.dev:EngineArgs InitArgs InternalModelConfig OpenAIServerConfig PeftArgs ServerArgs "
         "TinkerArgs TinkerNativeArgs TinkerTrainingClientArgs TorchtuneArgs TrainSFTConfig TrainerArgs",
     ),
     "art.dev.engine": names("art.compat.dev:EngineArgs"),
-    "art.dev.get_model_config": names("art.client.options.model_config:get_model_config"),
+    "art.dev.get_model_config": names("art_extensions.compat.dev_config:get_model_config"),
     "art.dev.model": names(
-        "art.client.options.model_config:get_model_config",
+        "art_extensions.compat.dev_config:get_model_config",
         "art.compat.dev:EngineArgs InitArgs InternalModelConfig PeftArgs TinkerArgs TinkerNativeArgs "
         "TinkerTrainingClientArgs TorchtuneArgs TrainerArgs",
     ),
     "art.dev.openai_server": names(
-        "art.client.options.model_config:get_openai_server_config",
+        "art_extensions.compat.dev_config:get_openai_server_config",
         "art.compat.dev:EngineArgs OpenAIServerConfig ServerArgs",
     ),
     "art.dev.train": names("art.backend:TrainConfig=EarlierTrainOptions", "art.compat.dev:TrainSFTConfig"),
     "art.dev.trainer": names("art.compat.dev:TrainerArgs"),
-    "art.dev.validate": names("art.client.options.model_config:is_dedicated_mode validate_dedicated_config"),
+    "art.dev.validate": names(
+        "art.client.options.dedicated_gpus:is_dedicated_mode validate_dedicated_config"
+    ),
     "art.guided_completion": "art.openai",
     "art.langgraph": names(
         "art_extensions.langgraph.chat_model_factory:init_chat_model",

@@ -12,18 +12,9 @@ from art.cli.config_file import ConfigFile
 from art.cli.run_options import (
     DATA_DIR,
     BaseModel,
-    BudgetCalls,
-    BudgetTokens,
-    BudgetUsd,
     DataDir,
-    GeneratorUrl,
     JsonFile,
-    JudgeUrl,
-    Name,
     Project,
-    Referee,
-    budget_from,
-    endpoint_params,
     plain_console,
     run_resumable,
     settings_verb,
@@ -33,9 +24,20 @@ from art.errors import ConfigurationError
 from art.process import environment
 from art.process.foreign_files import parse_json
 from art_extensions.scenarios.generator import DEFAULT_GENERATOR
+from art_extensions.scenarios.judge_options import (
+    BudgetCalls,
+    BudgetTokens,
+    BudgetUsd,
+    GeneratorUrl,
+    JudgeUrl,
+    Name,
+    Referee,
+    budget_from,
+    endpoint_params,
+)
 from art_extensions.scenarios.judges import JUDGE
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 SETTINGS = "art_extensions.scenarios.autorl.autorl_run:AutoRLSettings"
 Task = Annotated[str, typer.Argument(help="The task, in a sentence or more; @FILE reads it from a file.")]
 Judge = Annotated[str, typer.Option(help="The judge (RULER) of the answers: provider/model.")]

@@ -16,18 +16,9 @@ from art.cli.config_file import ConfigFile
 from art.cli.run_options import (
     DATA_DIR,
     BaseModel,
-    BudgetCalls,
-    BudgetTokens,
-    BudgetUsd,
     DataDir,
-    GeneratorUrl,
     JsonFile,
-    JudgeUrl,
-    Name,
     Project,
-    Referee,
-    budget_from,
-    endpoint_params,
     plain_console,
     print_error,
     run_reported,
@@ -40,6 +31,17 @@ from art.errors import ConfigurationError
 from art.process import environment
 from art.process.foreign_files import parse_json
 from art_extensions.scenarios.generator import DEFAULT_GENERATOR
+from art_extensions.scenarios.judge_options import (
+    BudgetCalls,
+    BudgetTokens,
+    BudgetUsd,
+    GeneratorUrl,
+    JudgeUrl,
+    Name,
+    Referee,
+    budget_from,
+    endpoint_params,
+)
 from art_extensions.scenarios.judges import JUDGE
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ mcp = typer.Typer(
     name="mcp",
     help="Train a model to use the tools of an MCP server: inspect it, generate scenarios, train.",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
 )
 SETTINGS = "art_extensions.scenarios.mcp_rl.settings:TrainSettings"
 OWN_WORDS = {"allow_interspersed_args": False}

@@ -212,7 +212,7 @@ def _sections(config: Mapping[str, Any] | None, *, log: bool) -> dict[str, dict[
 
 def _check_gpus(config: Mapping[str, Any]) -> None:
     """Rejects lists of GPUs that could not take effect, because the program means another machine."""
-    from art.client.options.model_config import validate_dedicated_config
+    from art.client.options.dedicated_gpus import validate_dedicated_config
 
     init = {
         name: value for name, value in (config.get("init_args") or {}).items() if name != "fast_inference"

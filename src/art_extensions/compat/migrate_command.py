@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -20,6 +22,24 @@ from art.tracking.trajectory_migration import (
 PATHS = (
     "a folder .art, a project (has models/), a model (has trajectories/), its trajectories, or a .jsonl file"
 )
+
+
+def migrate(
+    path: Annotated[
+        Path, typer.Argument(help="A folder .art, a project, a model, its trajectories, or one .jsonl file.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Only measure, and write nothing.")
+    ] = False,
+    keep_jsonl: Annotated[bool, typer.Option("--keep-jsonl", help="Do not delete the originals.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print the outcome of each file.")] = False,
+) -> None:
+    """Convert older trajectory logs (JSON lines) to Parquet files, a fraction of their size.
+
+    An original is deleted once its Parquet file was read back equal. Exit code 1 when a file could not be
+    migrated.
+    """
+    raise typer.Exit(migrate_path(path, dry_run=dry_run, keep_jsonl=keep_jsonl, verbose=verbose))
 
 
 def migrate_path(path: Path, *, dry_run: bool, keep_jsonl: bool, verbose: bool) -> int:
