@@ -71,7 +71,7 @@ def test_ours_come_through_the_door() -> None:
     folders = {point.value.split(".")[1] for kind in kinds for point in extension_points(kind).values()}
     there = {one.name for one in OURS.iterdir() if (one / "__init__.py").exists()}
     # Trackers load their libraries; the others are import paths that users know.
-    assert there - folders == {"compat", "langgraph", "sinks", "testing"} and extension_points(SINK)
+    assert there - folders == {"langgraph", "sinks", "testing"} and extension_points(SINK)
 
 
 def test_one_that_nobody_gives_is_named_with_those_that_are_there() -> None:
