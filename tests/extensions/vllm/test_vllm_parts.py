@@ -250,7 +250,7 @@ def test_an_installation_that_fails_shows_pips_last_lines(
 @pytest.mark.vllm
 @pytest.mark.slow
 async def test_the_installed_vllm_knows_what_we_give_it(tmp_path: Path) -> None:
-    runtime = await find_runtime(Path(__file__).parents[2] / ".venv-vllm")
+    runtime = await find_runtime(Path(__file__).parents[3] / ".venv-vllm")
     known = await known_arguments(runtime, tmp_path)
     assert not set(OURS) - set(known), "arguments of ours that this version does not have"
     assert command_line({"enable_prefix_caching": False}, known) == ["--no-enable-prefix-caching"]
