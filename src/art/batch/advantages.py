@@ -13,7 +13,7 @@
 mean and std are those of the group; whitened over tokens: (x - mean) / sqrt(var + 1e-8) where each rollout
 counts once per token that is trained.
 
-Unscored attempts take part in nothing. Equal rewards, rounding residues included, give exactly 0 wherever a
+Unscored rollouts take part in nothing. Equal rewards, rounding residues included, give exactly 0 wherever a
 group's mean is taken off first and nothing follows but a division. In a group of one that mean is the reward:
 its advantage is 0 (others give it its own reward); under `reward` and `reinforce++` it keeps its meaning.
 
@@ -25,7 +25,7 @@ A KL in the reward is known per token of what is trained. The reward of a token 
 give one advantage to a whole rollout: the sum of its r_t stands in for r (as RLOO's paper has it, and verl
 and TRL compute it). A rollout that is not trained has no KL of its own: its group's mean is taken.
 
-Letters: G = attempts of a group, A = all scored attempts, X = values that are whitened (attempts or tokens).
+Letters: G = rollouts of a group, A = all scored rollouts, X = values that are whitened (rollouts or tokens).
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def advantages(
     spec: AdvantageSpec,
     penalties: Sequence[Sequence[Array | None]] | None = None,
 ) -> list[list[Advantage | None]]:
-    """The advantage of each attempt of each group; None where the reward is None (unscored).
+    """The advantage of each rollout of each group; None where the reward is None (unscored).
 
-    `lengths`: how many tokens of each attempt are trained. `penalties`: what each of them costs, None for an
-    attempt that is not trained; without it, nothing.
+    `lengths`: how many tokens of each rollout are trained. `penalties`: what each of them costs, None for a
+    rollout that is not trained; without it, nothing.
 
     >>> advantages([[1.0, 0.0, None]], [[5, 5, 5]], AdvantageSpec(kind="centered"))
     [[0.5, -0.5, None]]
@@ -198,7 +198,7 @@ def _white_returns(
     spec: AdvantageSpec,
     penalties: Sequence[Array | None] | None = None,
 ) -> list[Sequence[Advantage]]:
-    """Returns of tokens, `penalties` (of each attempt) taken off their rewards."""
+    """Returns of tokens, `penalties` (of each rollout) taken off their rewards."""
     counts = [int(n) for lengths_G in lengths for n in lengths_G]
     all_A = np.concatenate([np.zeros(0), *rewards])
     returns = [r * spec.gamma ** np.arange(n - 1, -1, -1.0) for r, n in zip(all_A, counts, strict=True)]
@@ -290,13 +290,13 @@ def _finite(rewards_G: Sequence[float | None]) -> Array:
     for reward in rewards_G:
         if reward is not None and not math.isfinite(reward):
             raise ConfigurationError(
-                f"A reward is {reward!r}. Rewards are finite numbers; leave an attempt unscored with None."
+                f"A reward is {reward!r}. Rewards are finite numbers; leave a rollout unscored with None."
             )
     return np.array([reward for reward in rewards_G if reward is not None], np.float64)
 
 
 def _in_place(rewards_G: Sequence[float | None], values: Sequence[Advantage]) -> list[Advantage | None]:
-    """The values of the scored attempts, None where there is no reward."""
+    """The values of the scored rollouts, None where there is no reward."""
     rest = iter(values)
     found = [None if reward is None else next(rest) for reward in rewards_G]
     return [value if value is None or np.ndim(value) else float(value) for value in found]

@@ -70,7 +70,7 @@ class SampleRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutRow:
-    """One attempt: its reward (None: unscored) and its samples in order."""
+    """One rollout: its reward (None: unscored) and its samples in order."""
 
     rollout: str
     reward: float | None
@@ -84,7 +84,7 @@ class RolloutRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupRow:
-    """Attempts at one scenario; `failed` of them ended in an exception and left no record."""
+    """Rollouts at one scenario; `failed` of them ended in an exception and left no record."""
 
     rollouts: Sequence[RolloutRow]
     failed: int = 0

@@ -104,16 +104,16 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Judged:
-    """An attempt that may be trained, and what its reward says."""
+    """A rollout that may be trained, and what its reward says."""
 
-    attempt: CheckedRollout
+    rollout: CheckedRollout
     advantage: Advantage
     trained: bool
     """False: it only counts in what the loss is divided by."""
 
     def of_samples(self) -> list[Advantage]:
         """The advantage of each sample; a number per token is cut at the samples' ends."""
-        samples = self.attempt.samples
+        samples = self.rollout.samples
         if np.ndim(self.advantage) == 0:
             return [self.advantage] * len(samples)
         ends = np.cumsum([len(row.completion_ids) for row in samples])
@@ -136,15 +136,15 @@ def build_batch(
     (long rollouts are the ones that become stale; a baseline without them would be that of the short ones),
     their tokens are not trained. The batch may be `empty`, when no rollout has an advantage.
 
-    Two attempts with rewards 1 and 0, and one that failed:
+    Two rollouts with rewards 1 and 0, and one that failed:
 
     >>> from art.batch.batch_types import RolloutRow, SampleRow
-    >>> def attempt(name, reward, last):
+    >>> def rollout(name, reward, last):
     ...     sample = SampleRow(
     ...         sample_id=name, prompt_ids=[5, 6], completion_ids=[7, last], completion_logprobs=[-0.5, -1.0]
     ...     )
     ...     return RolloutRow(rollout=name, reward=reward, samples=[sample])
-    >>> batch = build_batch([GroupRow(rollouts=[attempt("a", 1.0, 8), attempt("b", 0.0, 9)], failed=1)])
+    >>> batch = build_batch([GroupRow(rollouts=[rollout("a", 1.0, 8), rollout("b", 0.0, 9)], failed=1)])
     >>> batch.tree.tokens_T.tolist(), batch.entries.token_E.tolist(), batch.normalizer
     ([5, 6, 7, 8, 9], [2, 3, 2, 4], 2.0)
     >>> batch.entries.weight_E.tolist()  # of each token: every rollout counts the same
@@ -158,41 +158,41 @@ def build_batch(
     account = SheetAccount()
     checked = list(check_rollouts(groups, algorithm, max_length))
     _open(account, groups, checked)
-    attempts = [attempts_G for group, attempts_G in zip(groups, checked, strict=True) if not group.discarded]
-    judged = _judge(attempts, algorithm, account)
+    rollouts = [rollouts_G for group, rollouts_G in zip(groups, checked, strict=True) if not group.discarded]
+    judged = _judge(rollouts, algorithm, account)
     trained = [one for one in judged if one.trained]
     counting = judged if algorithm.zero_advantage == "count" else trained
     weighed = weigh(
-        [one.attempt.trainable_tokens for one in counting],
-        [one.attempt.group for one in counting],
+        [one.rollout.trainable_tokens for one in counting],
+        [one.rollout.group for one in counting],
         algorithm.aggregation,
     )
     weights = [weight for one, weight in zip(counting, weighed.weight_S.tolist(), strict=True) if one.trained]
-    metrics = {**_reward_metrics(attempts, algorithm), **_identical(judged, algorithm)}
+    metrics = {**_reward_metrics(rollouts, algorithm), **_identical(judged, algorithm)}
     fates = _fates(checked, judged, algorithm)
     batch = _lay_out(trained, weights, weighed, account, algorithm, fates, metrics)
     if not reshaped_by_trainer(algorithm):
         return batch
-    return replace(batch, rewards=_rewards(attempts, [one.attempt for one in trained]))
+    return replace(batch, rewards=_rewards(rollouts, [one.rollout for one in trained]))
 
 
 def _fates(
     checked: Sequence[Sequence[CheckedRollout]], judged: Sequence[_Judged], algorithm: Algorithm
 ) -> list[list[RolloutFate]]:
     """The fate of each rollout by itself; the account has their sums from other counts."""
-    values = {id(one.attempt): one for one in judged}
+    values = {id(one.rollout): one for one in judged}
 
-    def fate_of(attempt: CheckedRollout) -> RolloutFate:
-        one = values.get(id(attempt))
+    def fate_of(rollout: CheckedRollout) -> RolloutFate:
+        one = values.get(id(rollout))
         if one is None:
-            return RolloutFate(fate=attempt.fate or "unscored", tokens=attempt.tokens, advantage=None)
+            return RolloutFate(fate=rollout.fate or "unscored", tokens=rollout.tokens, advantage=None)
         return RolloutFate(
             fate="trained" if one.trained else "zero_advantage",
-            tokens=attempt.tokens,
+            tokens=rollout.tokens,
             advantage=None if _shaped_by_trainer(algorithm) else float(np.mean(one.advantage)),
         )
 
-    return [[fate_of(attempt) for attempt in attempts_G] for attempts_G in checked]
+    return [[fate_of(rollout) for rollout in rollouts_G] for rollouts_G in checked]
 
 
 def _shaped_by_trainer(algorithm: Algorithm) -> bool:
@@ -201,40 +201,40 @@ def _shaped_by_trainer(algorithm: Algorithm) -> bool:
 
 
 def _rewards(
-    attempts: Sequence[Sequence[CheckedRollout]], trained: Sequence[CheckedRollout]
+    rollouts: Sequence[Sequence[CheckedRollout]], trained: Sequence[CheckedRollout]
 ) -> list[list[tuple[float, int]]]:
     """Returns the rewards for the trainer's advantages; a rollout has the number that its entries have."""
-    numbers = {id(attempt): number for number, attempt in enumerate(trained)}
+    numbers = {id(rollout): number for number, rollout in enumerate(trained)}
     return [
-        [(one.reward, numbers.get(id(one), -1)) for one in attempts_G if one.reward is not None]
-        for attempts_G in attempts
+        [(one.reward, numbers.get(id(one), -1)) for one in rollouts_G if one.reward is not None]
+        for rollouts_G in rollouts
     ]
 
 
 def _open(
-    account: SheetAccount, groups: Sequence[GroupRow], attempts: Sequence[Sequence[CheckedRollout]]
+    account: SheetAccount, groups: Sequence[GroupRow], rollouts: Sequence[Sequence[CheckedRollout]]
 ) -> None:
     """Opens the account with what started; discarded groups end here."""
-    for group, attempts_G in zip(groups, attempts, strict=True):
+    for group, rollouts_G in zip(groups, rollouts, strict=True):
         account.start(rollouts=group.failed, tokens=0)
         if group.failed:
             account.book("failed", rollouts=group.failed, tokens=0)
-        for attempt in attempts_G:
-            account.start(rollouts=1, tokens=attempt.tokens)
-            if group.discarded and attempt.fate is not None:
-                account.book(attempt.fate, rollouts=1, tokens=attempt.tokens)
-            for row in attempt.rollout.samples:
+        for rollout in rollouts_G:
+            account.start(rollouts=1, tokens=rollout.tokens)
+            if group.discarded and rollout.fate is not None:
+                account.book(rollout.fate, rollouts=1, tokens=rollout.tokens)
+            for row in rollout.row.samples:
                 if row.fork_reason is not None:
                     account.fork(row.fork_reason)
 
 
 def _judge(
-    attempts: Sequence[Sequence[CheckedRollout]], algorithm: Algorithm, account: SheetAccount
+    rollouts: Sequence[Sequence[CheckedRollout]], algorithm: Algorithm, account: SheetAccount
 ) -> list[_Judged]:
-    """The attempts that are trained or count; the others are booked."""
+    """The rollouts that are trained or count; the others are booked."""
     values = advantages(
-        [[one.reward for one in attempts_G] for attempts_G in attempts],
-        [[one.trainable_tokens for one in attempts_G] for attempts_G in attempts],
+        [[one.reward for one in rollouts_G] for rollouts_G in rollouts],
+        [[one.trainable_tokens for one in rollouts_G] for rollouts_G in rollouts],
         algorithm.advantage,
     )
     keep_all = trains_without_advantage(algorithm)
@@ -242,22 +242,22 @@ def _judge(
         # As good as the mean of all may be better than the mean of the kept.
         keep_all |= any(value is not None and np.any(value) for values_G in values for value in values_G)
     judged = []
-    for attempts_G, values_G in zip(attempts, values, strict=True):
-        for attempt, value in zip(attempts_G, values_G, strict=True):
-            if attempt.fate is not None or value is None:
-                account.book(attempt.fate or "unscored", rollouts=1, tokens=attempt.tokens)
-                if attempt.fate == UNTRAINABLE:
-                    _set_aside(account, attempt)
+    for rollouts_G, values_G in zip(rollouts, values, strict=True):
+        for rollout, value in zip(rollouts_G, values_G, strict=True):
+            if rollout.fate is not None or value is None:
+                account.book(rollout.fate or "unscored", rollouts=1, tokens=rollout.tokens)
+                if rollout.fate == UNTRAINABLE:
+                    _set_aside(account, rollout)
                 continue
             if np.abs(value).max(initial=0.0) > LARGEST:
                 raise ConfigurationError(
-                    f"The advantage of rollout {attempt.rollout.rollout!r} is {value!r}, more than the "
-                    f"trainer can hold; its reward is {attempt.reward!r}: scale the rewards."
+                    f"The advantage of rollout {rollout.row.rollout!r} is {value!r}, more than the "
+                    f"trainer can hold; its reward is {rollout.reward!r}: scale the rewards."
                 )
             trained = keep_all or bool(np.any(value))
             if not trained:
-                account.book("zero_advantage", rollouts=1, tokens=attempt.tokens)
-            judged.append(_Judged(attempt=attempt, advantage=value, trained=trained))
+                account.book("zero_advantage", rollouts=1, tokens=rollout.tokens)
+            judged.append(_Judged(rollout=rollout, advantage=value, trained=trained))
     return judged
 
 
@@ -269,10 +269,10 @@ def _identical(judged: Sequence[_Judged], algorithm: Algorithm) -> dict[str, flo
     for one in judged if not trains_without_advantage(algorithm) else ():
         key = [
             (ids.tobytes(), len(row.completion_ids), row.sampling, row.step)
-            for row, ids in zip(one.attempt.samples, one.attempt.ids, strict=True)
+            for row, ids in zip(one.rollout.samples, one.rollout.ids, strict=True)
         ]
         if one.trained:
-            same.setdefault((one.attempt.group, *key), []).append(one.advantage)
+            same.setdefault((one.rollout.group, *key), []).append(one.advantage)
     count = 0
     for values in same.values():
         largest = max(float(np.abs(value).max(initial=0.0)) for value in values)
@@ -281,10 +281,10 @@ def _identical(judged: Sequence[_Judged], algorithm: Algorithm) -> dict[str, flo
     return {IDENTICAL: float(count)} if count else {}
 
 
-def _set_aside(account: SheetAccount, attempt: CheckedRollout) -> int:
+def _set_aside(account: SheetAccount, rollout: CheckedRollout) -> int:
     """Say why each sample that is context is not trained; returns their tokens."""
     tokens = 0
-    for row in attempt.rollout.samples:
+    for row in rollout.row.samples:
         if row.untrainable is not None:
             account.set_aside(row.untrainable.reason, tokens=len(row.completion_ids))
             tokens += len(row.completion_ids)
@@ -300,9 +300,9 @@ def _lay_out(
     fates: list[list[RolloutFate]],
     metrics: Mapping[str, float],
 ) -> Batch:
-    owners = [number for number, one in enumerate(trained) for _ in one.attempt.samples]
-    samples = [row for one in trained for row in one.attempt.samples]
-    tree, paths = build_tree([ids for one in trained for ids in one.attempt.ids])
+    owners = [number for number, one in enumerate(trained) for _ in one.rollout.samples]
+    samples = [row for one in trained for row in one.rollout.samples]
+    tree, paths = build_tree([ids for one in trained for ids in one.rollout.ids])
     numbers: dict[SamplingSpec, int] = {}
     entries = loss_entries(
         samples,
@@ -315,7 +315,7 @@ def _lay_out(
     )
     if trained:  # counted from what will be trained, not from what was meant to be
         account.book("trained", rollouts=len(trained), tokens=len(entries))
-    context = sum(_set_aside(account, one.attempt) for one in trained)
+    context = sum(_set_aside(account, one.rollout) for one in trained)
     if context:
         account.book(CONTEXT, rollouts=0, tokens=context)
     return Batch(
@@ -326,7 +326,7 @@ def _lay_out(
         normalizer=weighed.normalizer,
         sampling=tuple(numbers) or (PLAIN_SAMPLING,),
         metrics={
-            "data/raw_tokens": float(sum(len(ids) for one in trained for ids in one.attempt.ids)),
+            "data/raw_tokens": float(sum(len(ids) for one in trained for ids in one.rollout.ids)),
             "data/tree_tokens": float(len(tree)),
             "data/entries": float(len(entries)),
             "data/samples": float(len(samples)),
@@ -337,12 +337,12 @@ def _lay_out(
         samples=[
             TrainedSample(
                 sample_id=row.sample_id,
-                rollout=one.attempt.rollout.rollout,
-                group=one.attempt.group,
+                rollout=one.rollout.row.rollout,
+                group=one.rollout.group,
                 tokens=len(row.completion_ids),
             )
             for one in trained
-            for row in one.attempt.samples
+            for row in one.rollout.samples
         ],
     )
 
@@ -353,10 +353,10 @@ def _advantage_metrics(entries: LossEntries, algorithm: Algorithm) -> dict[str, 
     return {"loss/advantage_abs": float(np.abs(entries.advantage_E).mean()) if len(entries) else 0.0}
 
 
-def _reward_metrics(attempts: Sequence[Sequence[CheckedRollout]], algorithm: Algorithm) -> dict[str, float]:
+def _reward_metrics(rollouts: Sequence[Sequence[CheckedRollout]], algorithm: Algorithm) -> dict[str, float]:
     if algorithm.overlong is None:
         return {}
-    penalties = [one.penalty for attempts_G in attempts for one in attempts_G if one.reward is not None]
+    penalties = [one.penalty for rollouts_G in rollouts for one in rollouts_G if one.reward is not None]
     return {"data/overlong_penalty_mean": float(np.mean(penalties)) if penalties else 0.0}
 
 

@@ -112,7 +112,7 @@ def _check_logprobs(where: str, logprobs: Sequence[float]) -> None:
 class CheckedRollout:
     """One rollout of one group."""
 
-    rollout: RolloutRow
+    row: RolloutRow
     group: int
     samples: Sequence[SampleRow]
     """Those that can be trained. The others are context: what they say is in the prompts after them."""
@@ -128,7 +128,7 @@ class CheckedRollout:
     @property
     def reward(self) -> float | None:
         """The reward that advantages are computed from."""
-        return None if self.rollout.reward is None else self.rollout.reward + self.penalty
+        return None if self.row.reward is None else self.row.reward + self.penalty
 
     @property
     def trainable_tokens(self) -> int:
@@ -138,49 +138,49 @@ class CheckedRollout:
 def check_rollouts(
     groups: Sequence[GroupRow], algorithm: Algorithm, max_length: int | None
 ) -> Iterator[list[CheckedRollout]]:
-    """The attempts of each group, every row checked. Raises TokenMismatchError."""
+    """Yields the rollouts of each group, every row checked. Raises TokenMismatchError."""
     owners: dict[str, str] = {}
     for number, group in enumerate(groups):
-        attempts = [_checked(rollout, number, algorithm, max_length, owners) for rollout in group.rollouts]
+        rollouts = [_checked(row, number, algorithm, max_length, owners) for row in group.rollouts]
         if group.discarded:
-            attempts = [replace(attempt, fate=_discarded(attempt.fate)) for attempt in attempts]
-        yield attempts
+            rollouts = [replace(rollout, fate=_discarded(rollout.fate)) for rollout in rollouts]
+        yield rollouts
 
 
 def _checked(
-    rollout: RolloutRow, group: int, algorithm: Algorithm, max_length: int | None, owners: dict[str, str]
+    row: RolloutRow, group: int, algorithm: Algorithm, max_length: int | None, owners: dict[str, str]
 ) -> CheckedRollout:
-    _claim(rollout, owners)
-    checked = [(row, checked_ids(rollout.rollout, turn, row)) for turn, row in enumerate(rollout.samples)]
-    trainable = [(row, ids) for row, ids in checked if row.untrainable is None]
-    tokens = _tokens(rollout.samples)
-    attempt = CheckedRollout(
-        rollout=rollout,
+    _claim(row, owners)
+    samples = [(sample, checked_ids(row.rollout, turn, sample)) for turn, sample in enumerate(row.samples)]
+    trainable = [(sample, ids) for sample, ids in samples if sample.untrainable is None]
+    tokens = _tokens(row.samples)
+    rollout = CheckedRollout(
+        row=row,
         group=group,
-        samples=[row for row, _ in trainable],
+        samples=[sample for sample, _ in trainable],
         ids=[ids for _, ids in trainable],
         tokens=tokens,
         penalty=overlong_penalty(tokens, algorithm.overlong) if algorithm.overlong else 0.0,
         fate=None,
     )
-    return replace(attempt, fate=_fate(attempt, algorithm, max_length))
+    return replace(rollout, fate=_fate(rollout, algorithm, max_length))
 
 
-def _fate(attempt: CheckedRollout, algorithm: Algorithm, max_length: int | None) -> str | None:
-    rollout = attempt.rollout
-    if rollout.damaged:
+def _fate(rollout: CheckedRollout, algorithm: Algorithm, max_length: int | None) -> str | None:
+    row = rollout.row
+    if row.damaged:
         return "damaged"
-    if attempt.tokens == 0:
-        return "stale" if rollout.stale else "no_samples"  # all of its samples are too old to be kept
-    if rollout.reward is None:
+    if rollout.tokens == 0:
+        return "stale" if row.stale else "no_samples"  # all of its samples are too old to be kept
+    if row.reward is None:
         return "unscored"
-    if rollout.stale:
+    if row.stale:
         return "stale"
-    if algorithm.truncated == "drop" and rollout.samples[-1].truncated:
+    if algorithm.truncated == "drop" and row.samples[-1].truncated:
         return "truncated"
-    if max_length is not None and any(len(row) > max_length for row in attempt.ids):
+    if max_length is not None and any(len(ids) > max_length for ids in rollout.ids):
         return "overlong"
-    return None if _tokens(attempt.samples) else UNTRAINABLE
+    return None if _tokens(rollout.samples) else UNTRAINABLE
 
 
 def _discarded(fate: str | None) -> str:

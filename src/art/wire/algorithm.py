@@ -1,6 +1,6 @@
 """What a training step computes, as data: independent parts, each with its choices.
 
-    advantage    rewards of a group        -> how much better than expected each attempt was
+    advantage    rewards of a group        -> how much better than expected each rollout was
     loss         ratio and advantage       -> the term of one token, its clip included
     ratio        token probabilities       -> of one token, or of its whole sequence
     aggregation  terms of all tokens       -> one number

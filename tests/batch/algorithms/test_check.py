@@ -46,7 +46,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "average them over the sequence",
     ),
     ({"loss": {"name": "cross_entropy"}}, "has advantages 'none'"),
-    ({"advantage": {"kind": "none"}}, "each attempt would be as good as any"),
+    ({"advantage": {"kind": "none"}}, "each rollout would be as good as any"),
     (
         {
             "loss": {"name": "cross_entropy"},

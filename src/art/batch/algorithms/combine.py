@@ -108,7 +108,7 @@ def _supervised(a: Algorithm) -> Iterator[str]:
     if supervised != (a.advantage.kind == "none"):
         yield (
             f"Loss {a.loss.name!r} with advantages {a.advantage.kind!r}: 'cross_entropy' has advantages "
-            "'none', and every other loss has real ones (with 'none' each attempt would be as good as any)."
+            "'none', and every other loss has real ones (with 'none' each rollout would be as good as any)."
         )
     if supervised and (a.kl is not None or a.mismatch):
         yield (

@@ -167,7 +167,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             ),
             _row(
                 "rloo",
-                "Each attempt against the mean of the others.",
+                "Each rollout against the mean of the others.",
                 "2402.14740",
                 advantage=AdvantageSpec(kind="rloo"),
                 loss=CLIP,
