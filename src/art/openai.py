@@ -171,8 +171,8 @@ def _update_choice(choice: Choice, part: ChunkChoice) -> None:
     if part.logprobs is not None:
         choice.logprobs = choice.logprobs or ChoiceLogprobs(content=None, refusal=None)
         for name in ("content", "refusal"):
-            if (told := getattr(part.logprobs, name)) is not None:
-                setattr(choice.logprobs, name, [*(getattr(choice.logprobs, name) or ()), *told])
+            if (logprobs := getattr(part.logprobs, name)) is not None:
+                setattr(choice.logprobs, name, [*(getattr(choice.logprobs, name) or ()), *logprobs])
     _take_extras(choice, part)
     if part.delta is not None:  # some servers leave it out of the last chunk
         _update_message(choice.message, part.delta)

@@ -52,7 +52,7 @@ from art.wire.records import quantized_name, split_bits
 
 
 class ModelDeletions:
-    """One for the server. `arrivals` keep others off a model, `jobs` tell whether it is trained."""
+    """One for the server. `imports` keep others off a model, `jobs` tell whether it is trained."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class ModelDeletions:
         *,
         served_models: ServedModels,
         catalog: Catalog,
-        arrivals: CheckpointImports,
+        imports: CheckpointImports,
         jobs: TrainingJobs,
         in_use: InUse[Path],
     ) -> None:
         self._models = models
         self._served = served_models
         self._catalog = catalog
-        self._arrivals = arrivals
+        self._imports = imports
         self._jobs = jobs
         self._in_use = in_use
 
@@ -115,7 +115,7 @@ class ModelDeletions:
         Raises NotFoundError, RequestError (409) while a job of it is queued or running.
         """
         model = self._models.get(project, name)
-        async with self._arrivals.exclusive(project, name), self._served.opening(model):
+        async with self._imports.exclusive(project, name), self._served.opening(model):
             self._models.get(project, name)  # two may have asked
             if self._jobs.busy(model.key):
                 raise RequestError(
@@ -167,7 +167,7 @@ class Control:
             settings=self.settings,
             may_commit=may_commit,
         )
-        self.arrivals = CheckpointImports(
+        self.imports = CheckpointImports(
             self.models,
             outside_training=self._served.outside_training,
             rows=self._served.rows,
@@ -186,7 +186,7 @@ class Control:
             self.models,
             served_models=self._served,
             catalog=catalog,
-            arrivals=self.arrivals,
+            imports=self.imports,
             jobs=self.jobs,
             in_use=self.in_use,
         )
@@ -216,11 +216,11 @@ class Control:
         self.catalog.load_missing = self._served.load_missing
         for left in self.layout.removed_dirs():
             await asyncio.to_thread(shutil.rmtree, left)
-        held = await self.jobs.hold_unfinished()
+        unfinished = await self.jobs.hold_unfinished()
         if self._resumes_all:
             self.jobs.resume_all()
         else:
-            for job in held:
+            for job in unfinished:
                 _log.warning(
                     "job %s of %s is unfinished: it waits for its program, or for `art resume %s`",
                     job.job_id,
@@ -254,11 +254,11 @@ class Control:
         named, bits = split_bits(request.base_model)
         adapter = adapter_folder(named)
         base = resolve_base(quantized_name(named if adapter is None else base_of_adapter(adapter), bits))
-        async with self.arrivals.exclusive(request.project, request.name):
+        async with self.imports.exclusive(request.project, request.name):
             if adapter is not None:
-                await self.arrivals.begin(request.project, request.name, adapter)
+                await self.imports.begin(request.project, request.name, adapter)
             self._check_quota(request)
-            model = self.models.register(self.arrivals.shaped(request), base.name)
+            model = self.models.register(self.imports.shaped(request), base.name)
         was_served = model.key in self._served.opened
         served = await self._served.ensure_served(model)
         await served.workers.start()  # again, where workers were given up

@@ -178,8 +178,8 @@ def ask_license(facts: CardFacts) -> CardFacts:
     except (httpx.HTTPError, OSError, ValueError) as error:
         _log.warning("the hub tells no license of %s: %s", facts.base_model, error)
         return facts
-    told = None if card is None else card.get("license")
-    return replace(facts, license=told if isinstance(told, str) else None)
+    license = None if card is None else card.get("license")
+    return replace(facts, license=license if isinstance(license, str) else None)
 
 
 def model_card(facts: CardFacts, format: str, where: str, *, picture: bool = False) -> str:

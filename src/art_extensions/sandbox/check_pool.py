@@ -42,10 +42,10 @@ class IsolationGuard:
         """Raises VerifierError where more is required."""
         if walls.is_complete:
             return
-        held = ", ".join(
+        walls_left = ", ".join(
             f"{what}: {getattr(walls, what) or 'open'}" for what in ("files", "network", "processes")
         )
-        said = f"{self._name}: no namespaces here ({walls.refused}), so the code is held back by less: {held}"
+        said = f"{self._name}: no namespaces here ({walls.refused}), so the code is held back by less: {walls_left}"
         if self._isolation == "required":
             raise VerifierError(f'{said}; isolation="best" accepts that')
         if not self._warned:

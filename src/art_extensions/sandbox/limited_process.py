@@ -187,9 +187,9 @@ class LimitedProcess:
         self._streams = ProcessStreams(self._process, limits.output_bytes)
         self._control_lines = self._control.makefile("rb")
         try:
-            told = {**asdict(limits), **order, "work": work, "wall_s": wall_s, "base": self.base}
+            message = {**asdict(limits), **order, "work": work, "wall_s": wall_s, "base": self.base}
             self._control.settimeout(GRACE_S)
-            self._control.sendall(json.dumps(told).encode() + b"\n")
+            self._control.sendall(json.dumps(message).encode() + b"\n")
             self.walls = self._read_walls()
         except BaseException:
             self.close()

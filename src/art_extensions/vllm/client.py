@@ -118,9 +118,11 @@ def _as_completion(reply: dict[str, Any], shown_ids: Sequence[int]) -> dict[str,
             '--enable-scale-out and \'{"do_resize": false, "do_image_splitting": false}\''
         )
     for choice in reply.get("choices", ()):
-        told = (choice.get("logprobs") or {}).get("content") or []
-        tops = [{f"token_id:{one['token_id']}": one["logprob"] for one in at["top_logprobs"]} for at in told]
-        choice["logprobs"] = {"token_logprobs": [at["logprob"] for at in told], "top_logprobs": tops}
+        by_place = (choice.get("logprobs") or {}).get("content") or []
+        tops = [
+            {f"token_id:{one['token_id']}": one["logprob"] for one in at["top_logprobs"]} for at in by_place
+        ]
+        choice["logprobs"] = {"token_logprobs": [at["logprob"] for at in by_place], "top_logprobs": tops}
     return reply
 
 
@@ -167,10 +169,10 @@ def read_ranked(reply: dict[str, Any], row: list[int], most: int) -> Ranked:
     """Reads the ranks of `row[1:]` from a reply. Raises: WorkerError if they are incomplete."""
     try:
         known = reply["choices"][0]["prompt_logprobs"][1:]
-        told = [{int(token): float(one["logprob"]) for token, one in at.items()} for at in known]
+        by_place = [{int(token): float(one["logprob"]) for token, one in at.items()} for at in known]
         return Ranked(
-            logprobs=[at[token] for at, token in zip(told, row[1:], strict=True)],
-            tops=[sorted(at.items(), key=lambda pair: -pair[1])[:most] for at in told] if most else [],
+            logprobs=[at[token] for at, token in zip(by_place, row[1:], strict=True)],
+            tops=[sorted(at.items(), key=lambda pair: -pair[1])[:most] for at in by_place] if most else [],
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise WorkerError(f"vLLM's scores of {len(row)} ids cannot be read: {error!r}") from error
@@ -179,8 +181,8 @@ def read_ranked(reply: dict[str, Any], row: list[int], most: int) -> Ranked:
 def read_choice(choice: dict[str, Any], most: int = 0) -> Delta:
     """One choice of a completion, whole or streamed, with the `most` probable ids. Raises: WorkerError."""
     ids = choice.get("token_ids") or []
-    told = choice.get("logprobs") or {}
-    logprobs = told.get("token_logprobs") or []
+    given = choice.get("logprobs") or {}
+    logprobs = given.get("token_logprobs") or []
     reason = choice.get("finish_reason")
     if len(ids) != len(logprobs):
         raise WorkerError(f"vLLM gave {len(ids)} ids and {len(logprobs)} logprobs")
@@ -192,7 +194,7 @@ def read_choice(choice: dict[str, Any], most: int = 0) -> Delta:
         logprobs=logprobs,
         finish_reason=reason,
         stop_string=stopped_by if isinstance(stopped_by, str) else None,
-        top_logprobs=[_top(at, most) for at in told.get("top_logprobs") or []] if most else (),
+        top_logprobs=[_top(at, most) for at in given.get("top_logprobs") or []] if most else (),
     )
 
 

@@ -219,22 +219,22 @@ class EnginePool:
         """See `Engine.generate`. An engine's death is not the request's, unless `DEATHS` of them die under
         it, or no other can go on exactly where it was.
         """
-        course, attempts = Continuation(request), _Attempts()
+        continuation, attempts = Continuation(request), _Attempts()
         while True:
             replica = self._only_replica(request.adapter, attempts) or await self._choose(
                 request.adapter, request.affinity, attempts
             )
             engine = self._begin(replica, attempts)
             try:
-                async with aclosing(engine.generate(course.request())) as deltas:  # type: ignore[type-var]
+                async with aclosing(engine.generate(continuation.request())) as deltas:  # type: ignore[type-var]
                     async for delta in deltas:
-                        if (news := course.next_delta(delta)) is not None:
+                        if (news := continuation.next_delta(delta)) is not None:
                             yield news
                 return
             except OverloadedError as error:
                 attempts.failed(error)
             except WorkerError as error:
-                if course.broken:
+                if continuation.broken:
                     raise
                 attempts.failed(error)
                 self._suspect(replica, engine, error)

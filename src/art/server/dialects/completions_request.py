@@ -182,10 +182,10 @@ def read_generate_request(body: Any, *, max_n: int) -> CompletionsRequest:
     ids = body.get("token_ids")
     if not isinstance(ids, list) or not ids:
         refuse(f"token_ids must be a list of token ids, not {quote_value(ids)}", "token_ids")
-    told = {name: body[name] for name in _BESIDE if name in body}
-    told |= {name: value for name, value in sampling.items() if name in SAMPLING_PARAMS.fields}
+    fields = {name: body[name] for name in _BESIDE if name in body}
+    fields |= {name: value for name, value in sampling.items() if name in SAMPLING_PARAMS.fields}
     prompt = _ids(ids, "token_ids")
-    request = _read_fields(told, max_n)
+    request = _read_fields(fields, max_n)
     request.prompts = [prompt]
     _fits_together(request, max_n)
     if sampling.get("max_tokens") is None:
@@ -293,12 +293,12 @@ class RawPromptService:
             )
         if not isinstance(prompt, str):
             text = target.renderer.decode(ids)  # of as many as there is room for, not of millions
-        held = int_array(ids)
+        prompt_ids = int_array(ids)
         speaker = speaker_of(target.base_model, tenant, target.renderer)
-        parent, shared = (None, 0) if rollout_id is None else self._parent((tenant, rollout_id), held)
+        parent, shared = (None, 0) if rollout_id is None else self._parent((tenant, rollout_id), prompt_ids)
         stitched = Stitched(
             prompt_ids=ids,
-            conversation=Conversation.of_ids(speaker, held.tobytes()),
+            conversation=Conversation.of_ids(speaker, prompt_ids.tobytes()),
             parent_id=parent,
             shared=shared,
         )

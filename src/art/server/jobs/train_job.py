@@ -243,8 +243,8 @@ class HttpTeacher:
             403: AuthenticationError,
             404: NotFoundError,
         }.get(status, RequestError if status < 500 and status != 429 else ServerError)
-        told = response.text[:500]
-        return kind(f"teacher {self.model!r} at {self.url} answers {status}: {told}", status=status)
+        problem = response.text[:500]
+        return kind(f"teacher {self.model!r} at {self.url} answers {status}: {problem}", status=status)
 
     def _read(self, row: Sequence[int], response: httpx.Response) -> list[float]:
         try:
@@ -340,13 +340,13 @@ class TrainJob(StepJob):
         )
         refuse_untrainable(rows, batch.sheet)
         batch = await self._with_images(batch)
-        told = {
+        figures = {
             **judge_figures(self.request.groups),
             **one_seed_groups([*self.request.groups, *self.request.discarded], records),
         }
         if batch.empty:
             await self._keep_rollouts(opened.step + 1, rows, batch)
-            return await self.carry_forward(opened.step, {**told, **batch.metrics}, batch.sheet)
+            return await self.carry_forward(opened.step, {**figures, **batch.metrics}, batch.sheet)
         samples = (row for group in rows for rollout in group.rollouts for row in rollout.samples)
         seen = ([*row.prompt_ids, *row.completion_ids] for row in samples)
         canary = await self.canary(opened, canary_rows(seen))
@@ -369,7 +369,7 @@ class TrainJob(StepJob):
             steps, settings = self.served.checkpoints.records, self.served.settings
             await keep_tokens(opened, batch, self.request, steps=steps, settings=settings)
         await self._keep_rollouts(opened.step + 1, rows, batch, masked=not trained.metrics[UPDATES])
-        metrics = {**told, **batch.metrics, **policy_ages(rows, opened.step), **trained.metrics}
+        metrics = {**figures, **batch.metrics, **policy_ages(rows, opened.step), **trained.metrics}
         if not metrics[UPDATES]:
             return await self.carry_forward(opened.step, metrics, masked(batch.sheet))
         return await self.finish(opened, canary, metrics, batch.sheet)

@@ -63,12 +63,12 @@ def checkpoint_routes(control: Control) -> list[BaseRoute]:
 
     async def fork(request: Request) -> Response:
         asked = await read_body(request, ForkRequest)
-        return record_reply(request, await control.arrivals.fork(*model_asked(request), asked))
+        return record_reply(request, await control.imports.fork(*model_asked(request), asked))
 
     async def adopt(request: Request) -> Response:
         operator_only(request)
         asked = await read_body(request, AdoptRequest)
-        return record_reply(request, await control.arrivals.adopt(*model_asked(request), asked))
+        return record_reply(request, await control.imports.adopt(*model_asked(request), asked))
 
     files_of_step = f"{MODEL_ROUTE}/checkpoints/{{step:int}}/files"
     return [

@@ -35,13 +35,13 @@ def main() -> None:
     if sys.platform == "linux":
         kernel.set_process(kernel.PR_SET_CHILD_SUBREAPER, 1)  # whatever leaves its parent becomes ours to end
     gc.freeze()
-    built, told = os.pipe()
+    built, built_end = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(control)
         os.close(built)
-        _run(walls, order, job, told)
-    os.close(told)
+        _run(walls, order, job, built_end)
+    os.close(built_end)
     os.set_blocking(control, False)
     _write_message(control, {"walls": json.loads(_line(built) or b"null")})
     for descriptor in (0, 1):

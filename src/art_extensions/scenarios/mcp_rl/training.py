@@ -76,7 +76,7 @@ async def train(
     begin, root = time.monotonic(), runs_root(path)
     shared: dict[str, Any] = {"cache": cache or answer_cache_in(root), "budget": budget}
     model = model_to_train(root, name, project, base_model)
-    folder, told = McpRunFolder(root / project / "mcp" / name), tell or logger.info
+    folder, on_progress = McpRunFolder(root / project / "mcp" / name), tell or logger.info
     chosen = folder.settings(TrainSettings, base_model, settings)
     judging = Candidate.from_judge(
         model if judge == BASE_AS_JUDGE else judge, judge_params, checks=checks, **shared
@@ -90,9 +90,9 @@ async def train(
         judges=run_judges(judging, comparing, chosen.rubric),
         generator=scenario_generator(generator, generator_params, **shared),
     )
-    run = McpRun(server, folder, chosen, asked, measure, told)
+    run = McpRun(server, folder, chosen, asked, measure, on_progress)
     run.open(base_model)
-    keep_budget(budget, folder.path, told)
+    keep_budget(budget, folder.path, on_progress)
     made = await run.scenarios(scenarios)
     async with serve_model(model, backend, root):
         return await run.learn(model, made, begin)
