@@ -45,7 +45,7 @@ class IsolationGuard:
         walls_left = ", ".join(
             f"{what}: {getattr(walls, what) or 'open'}" for what in ("files", "network", "processes")
         )
-        said = f"{self._name}: no namespaces here ({walls.refused}), so the code is held back by less: {walls_left}"
+        said = f"{self._name}: no namespaces here ({walls.refused}), so less holds it back: {walls_left}"
         if self._isolation == "required":
             raise VerifierError(f'{said}; isolation="best" accepts that')
         if not self._warned:

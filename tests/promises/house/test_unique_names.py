@@ -22,6 +22,7 @@ SAY_NOTHING_ALONE = frozenset(
 """Names of functions and methods, private ones included."""
 NO_NAMES_OF_VALUES = frozenset("aside beside held sitting stage told".split())
 """Names of parameters and of attributes that are set, private ones included."""
+NO_VARIABLES = frozenset({"held", "told"})
 
 
 def test_public_classes_have_unique_names() -> None:
@@ -58,9 +59,11 @@ def test_values_are_named_by_what_they_are() -> None:
 
 
 def _name_of_value(node: ast.AST) -> str:
-    """The name of a parameter, or of an attribute that is set; else nothing."""
+    """The name of a parameter, or of an attribute or a variable that is set; else nothing."""
     if isinstance(node, ast.arg):
         return node.arg
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id if node.id in NO_VARIABLES else ""
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         return node.attr
     return ""
