@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from art.errors import ConfigurationError
-from art_extensions.scenarios.generator import likeness, spelling_likeness, words
+from art_extensions.scenarios.likeness import likeness, spelling_likeness, words
 
 
 def test_words_are_lower_case_and_keep_what_is_inside_them() -> None:

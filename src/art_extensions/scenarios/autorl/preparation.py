@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
 from art.rewards.llm.request import Request
-from art_extensions.scenarios.generator import generator_channel, likeness, words
+from art_extensions.scenarios.generator import generator_channel
+from art_extensions.scenarios.likeness import likeness, words
 
 if TYPE_CHECKING:
     from art_extensions.scenarios.generator import Generator

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from art.environments.mcp.session import connect
 from art.environments.mcp.types import MCPTool, PlannedCall, PlannedScenario
 from art.errors import ConfigurationError, McpError, McpTimeoutError
-from art_extensions.scenarios.generator import likeness, spelling_likeness, words
+from art_extensions.scenarios.likeness import likeness, spelling_likeness, words
 
 if TYPE_CHECKING:
     from art.environments.mcp.session import Session, Writes
