@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM = false
 # Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help environments quickstart mail test test-all test-fast lint types contracts check audit docs notebooks format bench bench-% gpu-kit gpu-kit-check crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-all test-alone test-fast lint types contracts check audit docs notebooks format bench bench-% gpu-kit gpu-kit-check crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -89,6 +89,9 @@ test: $(VENV)/.installed     ## install, then test the core and the ways through
 
 test-all: environments       ## all tests, with the environments that they need
 	ART_TEST_EVERYTHING=1 $(PYTEST) $(ARGS)
+
+test-alone: $(VENV)/.installed        ## delete each extension in turn, and run the loop without it (about three minutes)
+	$(BIN)/python tests/extensions/alone.py $(ARGS)
 
 test-fast: $(VENV)/.installed         ## the tests that start no process, in a minute or two
 	$(PYTEST) -m "not slow" $(ARGS)
