@@ -57,7 +57,7 @@ SANDBOX = "sandbox"
 SINK = "sink"
 STORE = "store"
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
-"""Beside the package where it is a source tree, whether or not it is installed."""
+"""The project file. It lies beside the package in a source tree, whether or not that is installed."""
 
 
 class ProgramRuntime(Protocol):

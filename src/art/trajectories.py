@@ -343,7 +343,7 @@ class GatherContext:
     counted: bool = False
     """A group of coroutines has counted its rollouts here."""
     pbar_total_completion_tokens: bool = False
-    """Of older programs; without effect, as in `gather_trajectories`."""
+    """An option of older programs; without effect, as in `gather_trajectories`."""
     failures: ForgivenFailures = field(default_factory=ForgivenFailures, repr=False, compare=False)
 
     def update_pbar(self, n: int) -> None:

@@ -332,7 +332,7 @@ def no_trajectory(value: Any, function: str, wanted: str = "a Trajectory") -> Ty
 
 
 SHOWN_CHARS = 4000
-"""Of one text in a notebook: a page with a hundred long rollouts stays usable."""
+"""The limit in characters of one text in a notebook: a page with a hundred long rollouts stays usable."""
 _HTML_CLASSES = "art-rollout tex2jax_ignore mathjax_ignore"
 """Notebooks set $...$ as mathematics, links included, except in these classes."""
 

@@ -27,7 +27,7 @@ class Weighed:
     """The weights of the sequences and the divisor of their sum."""
 
     weight_S: npt.NDArray[np.float64]
-    """Of each token of the sequence."""
+    """The weight of each token of a sequence, by sequence."""
     normalizer: float
     """At least a positive number, so that an empty batch divides by something."""
 

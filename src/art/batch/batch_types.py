@@ -65,7 +65,7 @@ class SampleRow:
     truncated: bool = False
     """It ended at its token limit, not by itself."""
     candidates: bytes = b""
-    """Among which ids each token was drawn: a record of `art.wire.samples`. Empty: that is computed."""
+    """The ids among which each token was drawn: a record of `art.wire.samples`. Empty: they are computed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +166,7 @@ class LossEntries:
     advantage_E: FloatArray
     """The reward itself where the trainer computes the advantage."""
     weight_E: FloatArray
-    """Of its term in the sum that `Batch.normalizer` divides; see `art.batch.aggregation`."""
+    """The weight of its term in the sum that `Batch.normalizer` divides; see `art.batch.aggregation`."""
     sequence_E: IntArray
     """Number of the rollout that sampled it, from 0; its entries lie in the order of sampling."""
     sampling_E: IntArray
@@ -214,7 +214,7 @@ class Batch:
     entries: LossEntries
     sheet: BalanceSheet
     fates: list[list[RolloutFate]]
-    """Of each group, its rollouts, discarded groups included; those that failed have none."""
+    """The fates of the rollouts of each group, discarded groups included; failed rollouts have none."""
     normalizer: float
     """What the sum of weighted entry losses is divided by."""
     sampling: Sequence[SamplingSpec] = (PLAIN_SAMPLING,)

@@ -121,7 +121,7 @@ class CheckedRollout:
     tokens: int
     """Sampled, over all samples of the rollout."""
     penalty: float
-    """Of its length, added to the reward."""
+    """The penalty of its length, 0 or less, which is added to the reward."""
     fate: str | None
     """Why it is not trained whatever its advantage, or None."""
 

@@ -34,7 +34,7 @@ OLDER_SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "export-logs": {"--to": "--output"},
     }
 )
-"""By the words of a command: the earlier name of an option, and the one that it has now."""
+"""The names of options by the words of a command: from the earlier name to the present one."""
 
 
 def spelled_today(words: Sequence[str]) -> list[str]:

@@ -36,7 +36,7 @@ class Exported:
     files: tuple[str, ...]
     base_model: str
     dtype: str | None = None
-    """Of merged weights."""
+    """The dtype of merged weights."""
     url: str | None = None
     """Where it was pushed to."""
 

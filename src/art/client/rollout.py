@@ -145,7 +145,7 @@ _log = logging.getLogger(__name__)
 _CHECK_S = 0.5
 _ID_RULE = "an id has 1 to 128 letters, digits, '.', '_' and '-', and not only dots"
 CLOSE_S = 60.0
-"""So long the end of a block waits for a server that does not answer."""
+"""The limit in seconds for which the end of a block waits for a server that does not answer."""
 
 
 class rollout:  # lower case, as it is read: `async with art.rollout(model) as r`

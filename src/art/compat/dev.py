@@ -127,9 +127,9 @@ class InternalModelConfig(TypedDict, total=False):
     chat_template_tool_schema_format: Literal["default", "vllm_openai"]
     allow_unvalidated_arch: bool
     torchtune_args: TorchtuneArgs | None
-    """Of releases before 0.5."""
+    """The options of torchtune in releases before 0.5."""
     _decouple_vllm_and_unsloth: bool
-    """Of releases before 0.5; later ones name the GPUs."""
+    """A switch of releases before 0.5; later releases name the GPUs instead."""
     use_decoupled_unsloth: bool
     """The same."""
 

@@ -37,7 +37,7 @@ from art.wire.models import ConversionReply, ConversionRequest
 from art.wire.records import HUB
 
 VERSION = 1
-"""Of the conversion. It rises when the folder of the same file comes out otherwise."""
+"""The version of the conversion. It rises when the same file is converted to another content."""
 RECORD_FILE = "art_gguf.json"
 CONVERT_S = 3600.0
 """For a download and a conversion, each."""

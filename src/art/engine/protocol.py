@@ -77,8 +77,8 @@ class Delta:
     top_logprobs: Sequence[TopLogprobs] = ()
     """One per id where they were asked for, of the same distribution as `logprobs`."""
     candidates: bytes = b""
-    """Among which ids each was drawn where top_k, top_p or min_p truncate: a record of `art.wire.samples`,
-    or nothing from an engine that does not tell."""
+    """The ids among which each was drawn if top_k, top_p or min_p truncate: a record of `art.wire.samples`.
+    Empty from an engine that does not record them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,7 @@ class Ranked:
     """
 
     logprobs: Sequence[float]
-    """Of each id, given those before it."""
+    """The logprob of each id, given the ids before it."""
     tops: Sequence[TopLogprobs]
     """The most probable ids in the place of each; empty where none were asked for."""
 
@@ -198,7 +198,7 @@ class ServerOrder:
     base_model: str
     """A local folder or a hub name."""
     options: Strict
-    """Of this kind of engine, checked (`art.engine.registry`)."""
+    """The checked options of this kind of engine (`art.engine.registry`)."""
     log_path: Path
     """Where what it writes is kept."""
     replica: int = 0

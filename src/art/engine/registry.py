@@ -30,9 +30,9 @@ class EngineKind:
     start_server: Callable[[ServerOrder], Awaitable[EngineServer]] | None = None
     """Starts a server on this machine with an HTTP of its own, which an engine in this process speaks to."""
     gpus_together: Callable[[Any], int] | None = None
-    """Of its options: the number of GPUs that hold one copy of the model together; None: one."""
+    """Returns for its options the number of GPUs that hold one copy of the model together; None: one."""
     masked_by: Callable[[Any], str] | None = None
-    """Of its options: what decides which ids a constraint allows; None: the engine itself."""
+    """Returns for its options what decides which ids a constraint allows; None: the engine itself."""
 
 
 BUILTIN = "builtin"

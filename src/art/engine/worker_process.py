@@ -214,7 +214,7 @@ _IDLE_SECONDS = 60
 """An idle connection is kept for longer than a client keeps it (5 s). Else a health check of a busy server
 may meet one that is just being closed, and a live worker counts as broken."""
 GRACE_SECONDS = 5.0
-"""After the parent is gone, this long to stop in order."""
+"""The limit in seconds to stop in order after the parent is gone."""
 StartEngine = Callable[[WorkerStart], Awaitable[ServedEngine[Any]]]
 
 

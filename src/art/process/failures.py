@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 MOST_KINDS = 1000
 """That are remembered."""
 MOST_LETTERS = 200
-"""Of an example's message."""
+"""The limit in letters of an example's message."""
 
 
 class ForgivenFailures:

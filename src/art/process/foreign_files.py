@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 from art.errors import UnreadableFileError
 
 MOST_BYTES = 128 * 1024 * 1024
-"""Of one line, or of one value of JSON."""
+"""The limit in bytes of one line, or of one value of JSON."""
 MOST_DEPTH = 128
 """Lists and objects in one another."""
 MOST_RATIO = 200

@@ -23,9 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from art.process.environment import die_with_parent, inherited_variables
 
 TERM_SECONDS = 3.0
-"""After the parent is gone, this long for the program to stop in order."""
+"""The limit in seconds for the program to stop in order after the parent is gone."""
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
-"""Of our interpreter: they would give the program's interpreter our packages."""
+"""The variables of this interpreter that are not passed on: they would give the program ART's packages."""
 
 
 class GuardOrder(BaseModel):

@@ -19,7 +19,7 @@ import threading
 import time
 
 GRACE_S = 2.0
-"""After the parent's end: most programs end with their input, and have something to put away."""
+"""The default time in seconds from the parent's end to the kill, in which a program can clean up."""
 CLOSING_S = 5.0
 _POLL_S = 0.05
 

@@ -46,7 +46,7 @@ class GangPlace:
     """One process's place in a gang, for whoever chooses its machine: ranks of a node follow each other."""
 
     name: str
-    """Of the gang, such as `trainer-nano-games`."""
+    """The name of the gang, such as `trainer-nano-games`."""
     rank: int
     ranks: int
     nodes: int = 1
@@ -73,7 +73,7 @@ class WorkerSpec:
     name: str
     """For messages and the log's file name, such as `trainer-nano-games`."""
     command: Sequence[str] = ()
-    """Of a worker of ours."""
+    """The command line of a worker of ART's own."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The JSON line for its stdin; the key is added here and is nowhere else."""
     gpus: int = 1
@@ -87,7 +87,7 @@ class WorkerSpec:
     """A worker whose health route has not answered for so long has stalled."""
     stop_deadline: float = 10.0
     gang: GangPlace | None = None
-    """Of a worker that is one of several which work as one."""
+    """The place in its gang of a worker that is one of several which work as one."""
 
 
 def module_command(module: str) -> list[str]:

@@ -44,15 +44,15 @@ class CallFormat:
     """The calls of a format: texts with the markers in them; `{name}` and `{quoted}` are the tool's."""
 
     opening: str = ""
-    """Before the first call."""
+    """The text before the first call."""
     head: str
     key: str = ""
-    """Before the value of `{key}`; empty: the arguments are one JSON object."""
+    """The text before the value of `{key}`; empty: the arguments are one JSON object."""
     end: str = ""
-    """After each value."""
+    """The text after each value."""
     tail: str
     closing: str = ""
-    """After the last call."""
+    """The text after the last call."""
     between: str | None
     """Between calls. None: a reply holds one call at most, and then nothing else."""
     spelled: bool = False

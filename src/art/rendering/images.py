@@ -27,8 +27,8 @@ IMAGE = "image"
 """The `type` of a part of a message that is a picture; its name stands beside it, by the same word."""
 _MOST_PIXELS = 25_000_000
 _MOST_SIDE = 16_384
-"""Of a picture that is sent: a file of some kilobytes may claim to be of any size, and is decoded whole. A
-camera's 24 million pixels are."""
+"""The limits in pixels of a picture that is sent and of its side. A file of some kilobytes may claim any
+size, and is decoded whole. A camera's 24 million pixels are accepted."""
 _KEPT = 64
 """Pictures that are not made again when a conversation sends them once more."""
 

@@ -88,7 +88,7 @@ def skip_space(text: str, position: int) -> int:
 _USER: dict[str, Any] = {"role": "user", "content": "a"}
 THINK, END_THINK = "<think>", "</think>"
 TAIL = 8
-"""So many last ids of a prompt show whether it has begun a thought."""
+"""The number of last ids of a prompt that show whether it has begun or ended a thought."""
 
 
 class Format(Protocol):

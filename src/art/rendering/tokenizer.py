@@ -305,7 +305,7 @@ class FastTokenizer:
         self.special = SpecialTokens(self._backend)
         self._cached_encode = lru_cache(maxsize=4096)(self._encode)
         self._ids: dict[str, int | None] = {}
-        """Of the few tokens that are asked for by name, with every reply."""
+        """The ids by token, of the few tokens that are looked up by name with every reply."""
         self._bytes: dict[int, bytes] = {}
         decoder = self._backend.decoder
         self._byte_level = decoder is not None and "ByteLevel" in repr(decoder)

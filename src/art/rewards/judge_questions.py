@@ -26,7 +26,7 @@ class JudgeExperience:
         if max_prompt_tokens < 1:
             raise ConfigurationError(f"max_prompt_tokens={max_prompt_tokens!r}: must be at least 1")
         self.max_prompt_chars = int(max_prompt_tokens * CHARS_PER_TOKEN)
-        """Of one question; lowered where the judge says that one was too long."""
+        """The limit in characters of one question; lowered where the judge says that one was too long."""
         self._answered = False
         self._rejected = 0
 

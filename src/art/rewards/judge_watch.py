@@ -105,7 +105,7 @@ class JudgeRecord:
 
 
 LEAST_PAIRS = 20
-"""Of fewer, a correlation says too little: by chance alone it is above 0.5 once in a hundred times."""
+"""The least number of pairs for a correlation. That of 20 is above 0.5 by chance once in a hundred times."""
 
 
 def length_correlation(record: JudgeRecord) -> float | None:

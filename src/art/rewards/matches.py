@@ -16,7 +16,7 @@ from art.rewards.sandbox import MB, IsolationLevel, Limits, Sandbox
 from art.rewards.verifier import Answer, Verifier, last_answer
 
 CHECK_LIMITS = Limits(wall_s=20.0, cpu_s=4, memory_bytes=1024 * MB, processes=8)
-"""Of one check."""
+"""The limits of one check."""
 
 
 class CheckedVerifier(Verifier):

@@ -272,7 +272,7 @@ class _Tournament:
     place: Mapping[int, int]
     salt: str
     games: dict[tuple[int, int], ComparedPair] = field(default_factory=dict)
-    """By (shown first, shown second)."""
+    """The compared pairs by (shown first, shown second)."""
     failures: dict[int, list[str]] = field(default_factory=dict)
 
     async def play(self) -> None:

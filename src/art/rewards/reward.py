@@ -63,7 +63,7 @@ class GroupScores:
     scores: Sequence[Score]
     """One for each trajectory, in their order."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Of the group, such as how well a judge agrees with itself. Kept in the group's metrics."""
+    """The figures of the group, such as how well a judge agrees with itself; kept in the group's metrics."""
     notes: tuple[str, ...] = ()
     """Lines for the group's log."""
 

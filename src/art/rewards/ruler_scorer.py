@@ -207,11 +207,11 @@ def _number(value: Any) -> float | None:
 SHORTER = (1000, 200)
 """Characters of a tool output where one trajectory alone is too long for the judge."""
 TOO_LONG_SHARE = 0.9
-"""Of a question that the judge found too long: no question is longer from then on."""
+"""The share of the length of a question that was too long for the judge, to which later ones are limited."""
 NEVER_TOO_LONG = 2000
 """Characters: a judge that finds this too long means something else, and its limit is not lowered."""
 FAILED_QUESTIONS = 6
-"""After so many questions about one group without a usable answer, the rest of it stays unscored."""
+"""The number of questions about a group without a usable answer after which the rest stays unscored."""
 
 QuestionAndIds = tuple[dict[str, int], RulerQuestion]
 """Whom the ids mean, by index, and what to ask."""
@@ -378,7 +378,7 @@ PROMPT_TOKENS = 100_000
 CHARS_PER_TOKEN = 3.5
 """For an estimate: English has about 4, code and other languages fewer."""
 REJECTED_GROUPS = 3
-"""So many groups in a row may be refused as bad requests, by a judge that worked, before that is an error."""
+"""The number of groups in a row, refused as bad requests by a judge that worked, that is an error."""
 
 
 class RulerScorer:
@@ -402,7 +402,7 @@ class RulerScorer:
             raise ConfigurationError(f"max_prompt_tokens={max_prompt_tokens!r}: must be at least 1")
         self.name, self.rubric, self.channel = name, rubric, channel
         self.max_prompt_chars = int(max_prompt_tokens * CHARS_PER_TOKEN)
-        """Of one question; lowered where the judge says that one was too long."""
+        """The limit in characters of one question; lowered where the judge says that one was too long."""
         self.answered = False
         """Whether it ever was of use: then a bad request says something of the group, not of the options."""
         self._rejected = 0

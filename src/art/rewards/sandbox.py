@@ -30,15 +30,15 @@ class Limits:
     """Then everything is killed. Well above `cpu_s`: on a busy machine a process waits its turn."""
     cpu_s: int = 5
     memory_bytes: int = 512 * MB
-    """Of address space, which counts more than what is in use."""
+    """The limit in bytes of a process's address space, which counts more than what is in use."""
     processes: int = 16
-    """With threads."""
+    """The limit on the number of processes, threads included."""
     disk_bytes: int = 64 * MB
     """All files together; only `file_bytes` holds where there are no namespaces."""
     file_bytes: int = 16 * MB
     open_files: int = 64
     output_bytes: int = MB
-    """Of what is written to stdout, and kept of stderr."""
+    """The limit in bytes of what is written to stdout, and of what is kept of stderr."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

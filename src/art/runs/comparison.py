@@ -129,7 +129,7 @@ class ComparisonSide:
     estimate: Estimate | None = None
     """The same mean with its interval."""
     figures: dict[str, float] = field(default_factory=dict)
-    """By name: what rollouts measure, and `measure`, the true quality, where somebody knows it."""
+    """The mean figures by name: those of rollouts, and `measure`, the true quality, where it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

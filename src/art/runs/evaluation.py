@@ -56,7 +56,7 @@ class RolloutSource:
 
     name: str
     scenario: Callable[[int], Any]
-    """By index."""
+    """Returns the scenario of an index."""
     count: int
     """How many scenarios there are; of a task, how many are used by default."""
     endless: bool
@@ -214,7 +214,7 @@ class CheckpointScore:
     """Rollouts that ended with an error."""
     unscored: int
     reward: Estimate | None = None
-    """Of the mean reward of a scenario; None: nothing was scored."""
+    """The estimate of a scenario's mean reward; None: nothing was scored."""
     pass_at: dict[int, float] = field(default_factory=dict)
     """k -> how probable it is that one of k rollouts of a scenario succeeds."""
     scenarios: tuple[float | None, ...] = ()

@@ -172,7 +172,7 @@ class RunStep:
     trained: int | None
     """Rollouts with a gradient; the rest had a zero advantage, no score, or failed. None: nobody said."""
     seconds_rollouts: float
-    """With the judge."""
+    """The time in seconds of the rollouts, with the judge."""
     seconds_training: float | None
     """None: nobody was there when it ended."""
     recovered: bool = False
@@ -209,7 +209,7 @@ class StepRow(RunStep):
     failures: dict[str, int] = field(default_factory=dict)
     """Why rollouts failed, as the kind of error and what it says: how many of each."""
     outcomes: list[tuple[str, bool]] = field(default_factory=list)
-    """By group: the scenario's id, and whether all rewards were equal (`ScenarioSampler`)."""
+    """The scenario's id of each group, and whether all its rewards were equal (`ScenarioSampler`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

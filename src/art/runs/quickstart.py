@@ -65,7 +65,7 @@ class QuickstartSettings:
     evaluation_games: int
     deterministic: bool
     legs: tuple[Leg, ...] = ()
-    """Of the learning rate's schedule, where the run was given another number of steps on its way."""
+    """The legs of the learning rate's schedule where a resumed run got another number of steps."""
 
     @property
     def schedule(self) -> tuple[Leg, ...]:
@@ -136,7 +136,7 @@ class Evaluation:
 
     rollouts: int
     means: dict[str, float]
-    """By name: the reward and every metric of the task."""
+    """The means by name: of the reward and of every metric of the task."""
     errors: dict[str, float]
     """Standard error of each mean."""
 

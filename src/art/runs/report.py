@@ -78,7 +78,7 @@ def training_warnings(steps: Sequence[StepRow], stopped: str | None) -> Iterable
 
 
 Costs = Mapping[str, Mapping[str, float | None]]
-"""By role (generator, judge): calls, cached, prompt_tokens, ..., and usd, None where no price is known."""
+"""The costs by role (generator, judge): calls, cached, prompt_tokens, ..., and usd, None without a price."""
 
 
 def channel_costs(channel: Channel) -> dict[str, float | None]:
@@ -120,7 +120,7 @@ class RunReport:
     NOUN: ClassVar[str] = "task"
     """What a task is called there."""
     LABELS: ClassVar[Mapping[str, str]] = {"measure": "true quality"}
-    """Of figures, for people; others go by their names."""
+    """The labels of figures in the report by name; other figures are shown by their names."""
     VERDICTS: ClassVar[Mapping[Verdict, str]] = {
         "better": "The judge prefers the rollouts after training",
         "worse": "The judge prefers the rollouts from before training",
@@ -146,7 +146,7 @@ class RunReport:
     same_judge: bool
     """Whether the judge that compared is the one that trained."""
     costs: Costs
-    """Of all that were asked, in this process."""
+    """The costs in this process, by role."""
     seconds: float
     """Wall time of this call, not of what was done before it was resumed."""
     stopped: str | None = None

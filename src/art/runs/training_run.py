@@ -45,7 +45,7 @@ Task = TypeVar("Task")
 TASK_METADATA = "task"
 """In a group's metadata: the text of its task."""
 LEFT_OUT = "scenarios/left_out"
-"""Of a step: the scenarios that were not drawn because they are settled."""
+"""The name of a step's count of the scenarios that were not drawn because they are settled."""
 
 
 class TaskRollouts(ABC, Generic[Task]):
@@ -197,9 +197,9 @@ class TrainingRun(Generic[Task]):
     train: Sequence[Task]
     test: Sequence[Task]
     judge: Reward | None
-    """Of the rollouts that train; None: they come with their rewards. Evaluations are then logged, too."""
+    """The judge of training rollouts; None: they come with rewards, and evaluations are logged, too."""
     referee: Reward | None
-    """Of before and after; None: the rewards themselves are compared."""
+    """The judge that compares before and after; None: the rewards themselves are compared."""
     measure: Measure | None
     tell: OnProgress
     sampler: ScenarioSampler[Task] | None = None

@@ -16,7 +16,7 @@ from art.wire.records import first_flaw
 
 TRUNCATIONS = frozenset({"token_truncate", "sequence_truncate"})
 WEIGHING_MASKS = frozenset({"token_mask", "sequence_mask"})
-"""Without a truncation beside them they let the weight through, not 1."""
+"""The masks that weigh by the ratio inside the band, unless a truncation or the loss's ratio does."""
 
 
 def check_algorithm(algorithm: Algorithm) -> None:

@@ -24,7 +24,7 @@ from art.wire.algorithm import (
 )
 
 GROUP = AdvantageSpec(kind="group", std="sample")
-"""As TRL, verl, SkyRL and slime compute it."""
+"""The advantages within a group as TRL, verl, SkyRL and slime compute them."""
 SEQUENCE_MEAN = AggregationSpec(kind="sequence_mean")
 TOKEN_MEAN = AggregationSpec(kind="token_mean")
 DEFAULT = "art"

@@ -115,7 +115,7 @@ class RemoteBackend:
         self._told_seeds: set[str] = set()
         self._told_identical: set[str] = set()
         self._sampled: SampledTexts | None = None
-        """Of all clients; made with the first, for it needs `openai`."""
+        """The sampled texts of all clients; made with the first client, because it needs `openai`."""
         self._followed_jobs = InUse[str]()
         """Training jobs that a call waits for."""
         self._without_left_jobs: set[ModelKey] = set()

@@ -168,7 +168,7 @@ def file_budget() -> int:
 M = TypeVar("M", bound=BaseModel)
 CONNECT_S = 5.0
 TIMEOUT_S = 1200.0
-"""Of one try at a completion."""
+"""The timeout in seconds of one try at a completion."""
 WORKER_FAILURES = 3
 """A failed worker is started again by the server; one that fails so often in one call will not come up."""
 

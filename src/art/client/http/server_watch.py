@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 _log = logging.getLogger(__name__)
 
 _PROBES = 3
-"""So many in a row must fail: this process may itself have been stopped during one of them."""
+"""The deadline divided by this is the timeout of one check. A single failed check never ends the server."""
 _DUMP_S = 0.5
 
 

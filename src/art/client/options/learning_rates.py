@@ -18,7 +18,7 @@ from art.errors import ConfigurationError
 from art.wire.records import split_bits
 
 LORA_RATE = 3e-4
-"""Of a LoRA on a pretrained model, measured on art/smollm2. Every page and command says this one. The
+"""The learning rate of a LoRA on a pretrained model, measured on art/smollm2, for every page and command. The
 defaults of `TrainConfig`, `TrainSFTConfig` and `PipelineTrainer` are those of older programs.
 """
 BUILT_IN_RATES: Mapping[str, float] = MappingProxyType(
@@ -30,7 +30,7 @@ BUILT_IN_RATES: Mapping[str, float] = MappingProxyType(
         "art/nano-words": 7e-4,
     }
 )
-"""Of the models that ship with ART; each says it on its card."""
+"""The learning rates of the models that ship with ART; the card of each model says its own."""
 
 
 def starting_rate(base_model: str) -> float:

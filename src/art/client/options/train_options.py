@@ -35,9 +35,9 @@ from art.wire.algorithm import Algorithm, LossSpec
 from art.wire.records import first_flaw
 
 KEYWORDS = declared_options(TrainOptions)
-"""Of `train`."""
+"""The keywords of `train` by name."""
 REFUSED: Mapping[str, Refused] = MappingProxyType(refused_options(EarlierTrainOptions))
-"""Of older releases."""
+"""The keywords of older releases by name, with what a refusal advises instead."""
 _DEFAULTS = {name: keyword.default for name, keyword in KEYWORDS.items()}
 
 

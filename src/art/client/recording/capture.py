@@ -37,7 +37,7 @@ class Listener(Protocol):
     """Receives completions in the order in which they complete."""
 
     on_close: list[Callable[[], None]]
-    """Of each stream that has begun: calling it lets the listener hear at once what was read of it so far."""
+    """A callback for each stream that has begun: it lets the listener hear at once what was read so far."""
 
     def on_completion(self, request: dict[str, Any], completion: ChatCompletion) -> None:
         """A completion, once it is whole or its stream was closed. request: `messages`, `tools`, ..."""

@@ -17,7 +17,7 @@ from art.wire.records import read_reply
 
 SUBMIT_S = 120.0
 _SHORTEST_S = 0.5
-"""Of a wait for an answer that may be under way."""
+"""The shortest timeout in seconds of a wait for an answer that may be under way."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,7 @@ class ModelSettings:
     lora: LoraSpec | None
     """None: all weights are trained."""
     bits: Bits = 16
-    """Of the base model's linear layers; 16: not quantized."""
+    """The bits of each weight of the base model's linear layers; 16: not quantized."""
     seed: int = 0
     max_context: int | None = None
     """Tokens of prompt and completion; None: what the model allows."""

@@ -110,7 +110,7 @@ class Store:
         """Raises ConfigurationError when the URL's file system is unknown or not installed."""
         self.limits = limits or StorageLimits()
         self.url = _USER.sub("//", url).rstrip("/")
-        """Without a password: it is shown in messages."""
+        """The URL without user and password, as messages show it."""
         self._until = time.monotonic() + self.limits.total_s
         self._fs, self._root = _file_system(url, dict(storage_options or {}), self.limits)
         self._root = self._root.rstrip("/")

@@ -28,10 +28,10 @@ from art.tracking.progress import open_progress
 from art.wire.models import Manifest, ManifestEntry, ModelInfo, manifest_entry, stays_in_folder
 
 IDLE_S = 60.0
-"""Without a byte of a file."""
+"""The limit in seconds without a byte of a file, after which the try fails."""
 TOTAL_S = 3600.0
 TRIES = 4
-"""Of one file."""
+"""The number of tries for one file."""
 _CHUNK = 1 << 20
 
 

@@ -52,7 +52,7 @@ class Compilers:
         self._grammars = grammars
         self._changed = threading.Condition()
         self._waiting: OrderedDict[str, deque[_Compilation]] = OrderedDict()
-        """By tenant, whose turn is next first."""
+        """The waiting compilations by tenant; the tenant whose turn is next comes first."""
         self._open: dict[tuple[str, Constraint], _Compilation] = {}
         self._running: set[str] = set()
         self._helpers: list[Bounded] = []

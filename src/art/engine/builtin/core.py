@@ -111,7 +111,7 @@ class AdapterCatalog:
     whole_models: WholeModels
     live: dict[str, LiveAdapter] = field(default_factory=dict)
     in_use: InUse[str] = field(default_factory=InUse)
-    """By requests, waiting ones included."""
+    """The names of the adapters that requests use, waiting requests included."""
     history: dict[str, tuple[Path, str]] = field(default_factory=dict)
     """Every name ever loaded, with its folder and its digest."""
     next_number: int = BASE + 1

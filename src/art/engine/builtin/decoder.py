@@ -126,7 +126,7 @@ class Layer:
 
     attention_norm: RootMeanSquare
     head_norm: RootMeanSquare | None
-    """Of queries and keys; its weight is [H + G, D]."""
+    """The norm of queries and keys; its weight is [H + G, D]."""
     mlp_norm: RootMeanSquare
     call: LayerCall
     """What attention is told."""
@@ -137,7 +137,7 @@ class Step:
     """The inputs that all layers of one pass share."""
 
     products: Sequence[Product]
-    """By joint, four a layer."""
+    """The products by joint, four a layer."""
     turns: Turns | None
     cos: Tensor
     """[T, 1, D]."""

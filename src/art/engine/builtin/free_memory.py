@@ -20,7 +20,7 @@ from art.wire.records import Bits
 GIB = 2**30
 V2 = ("memory.max", "memory.current", "inactive_file")
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-"""Of a control group: the files of its limit and its use, and what of the use the kernel gives back."""
+"""The files of a control group's limit and use, and the statistic of what the kernel gives back."""
 
 
 def free_memory(device: torch.device) -> int:

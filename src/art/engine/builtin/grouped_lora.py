@@ -41,7 +41,7 @@ class Joint:
     names: tuple[str, ...]
     outs: tuple[int, ...]
     size: int
-    """Of the input."""
+    """The size of the input."""
 
     def pair(self, adapter: PeftAdapter) -> Pair | None:
         """The adapter's matrices in float32, with its scale; None where it touches none of these layers."""

@@ -42,7 +42,7 @@ class AdapterHook:
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
         self.adapters: dict[int, tuple[Tensor, Tensor]] = {}
-        """By number: A [r, in], and B [out, r] with the scale in it."""
+        """The matrices by the adapter's number: A [r, in], and B [out, r] with the scale in it."""
 
     def __call__(self, layer: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> Tensor:
         for number, index in self._routing.groups:

@@ -195,9 +195,9 @@ class Drawn:
     tokens: list[int]
     logprobs: list[float]
     tops: dict[int, TopLogprobs]
-    """Of the rows that asked for them, by their place among the rows."""
+    """The most probable ids of the rows that asked for them, by their place among the rows."""
     candidates: dict[int, bytes]
-    """Of the rows that truncate: records of `art.wire.samples`."""
+    """The candidates of the rows that truncate, by their place: records of `art.wire.samples`."""
 
 
 def sample(logits_RV: Tensor, table: SamplingTable, rows_R: np.ndarray, count_R: np.ndarray) -> Drawn:

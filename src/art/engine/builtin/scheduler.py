@@ -140,7 +140,7 @@ class Sequence:
     tops: list[TopLogprobs] = field(default_factory=list)
     """Empty where they were not asked for."""
     candidates: list[bytes] = field(default_factory=list)
-    """Of each id; empty where nothing truncates."""
+    """The candidates of each id: records of `art.wire.samples`; empty where nothing truncates."""
     delivered: int = 0
     stop_ids: frozenset[int] = frozenset()
     guide: Guide | None = None

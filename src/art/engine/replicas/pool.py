@@ -41,7 +41,7 @@ T = TypeVar("T")
 Verify = Callable[[Engine, str], Awaitable[None]]
 """Asked about each adapter that an engine has got; raises when the engine computes it wrongly."""
 OnFailure = Callable[[int, WorkerError], None]
-"""Told that the replica of that number does not answer."""
+"""Is called with the number of a replica that does not answer, and with its error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

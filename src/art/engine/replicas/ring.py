@@ -25,7 +25,7 @@ from art.errors import ARTError
 BALANCE = 1.5
 """No replica gets a request for its affinity while it has more than so many times its fair share of them."""
 PLACES = 64
-"""Of a replica on the ring: with more of them the shares of the ring are more alike."""
+"""The number of places of a replica on the ring: with more of them the shares are more alike."""
 DRAWN = 8
 """Replicas that are compared for a request without affinity; so few or less are all compared."""
 
@@ -40,7 +40,7 @@ class Replica:
     up: bool = False
     """Whether it takes requests."""
     info: EngineInfo | None = None
-    """As of its last start."""
+    """The information of the engine at its last start; None before the first start."""
     starts: int = 0
     """How often it came up."""
     adapters: set[str] = field(default_factory=set)

@@ -60,7 +60,7 @@ class NamedEnvironment(Protocol):
     """An environment with scenarios and rollouts; all adapters have this face."""
 
     name: str
-    """With the prefix: `reasoning-gym:letter_counting`."""
+    """The name with its prefix, such as `reasoning-gym:letter_counting`."""
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """Returns the scenarios of "train" or "val": the same in every process, none in both. Raises

@@ -70,7 +70,7 @@ class ScenarioSampler(Generic[T]):
             )
         self._seed, self._thin, self._settled_after = seed, thin, settled_after
         self._equal: dict[str, int] = {}
-        """By id: how many groups in a row had equal rewards, up to `settled_after`."""
+        """The number of groups in a row with equal rewards, by scenario id, up to `settled_after`."""
 
     def draw(self, step: int, count: int) -> list[T]:
         """Returns `count` scenarios for a step. None comes twice before all have come once that may be drawn.

@@ -82,7 +82,7 @@ class HttpServer:
     """A server that answers streamable HTTP at `url`."""
 
     url: str = field(repr=False)
-    """With its query, which many services carry a key in: it is sent, and never shown."""
+    """The URL with its query, in which many services carry a key. It is sent, and never shown."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with every request, for keys: {"Authorization": "Bearer ..."}; never shown."""
     read_only: tuple[str, ...] = ()

@@ -226,7 +226,7 @@ LONGEST_WAIT_S = 30.0
 NOT_THERE = frozenset({404, 405})
 """Answers of a path at which no MCP server listens."""
 REFUSED = frozenset({401, 402, 403, 407, 408, 429})
-"""With those from 500 on: answers that say nothing about the call itself."""
+"""The HTTP statuses that, like those from 500 on, say nothing about the call itself."""
 
 
 async def open_http(server: HttpServer, stack: AsyncExitStack, words: ServerDiagnostics) -> Any:

@@ -159,7 +159,7 @@ def _let_go(connection: sqlite3.Connection, descriptor: int | None, lock: Path) 
 _LOGGER = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 3
-"""Of UTF-8: on the safe side for English and JSON, and about right where a character is a token."""
+"""The assumed bytes of UTF-8 per token. English and JSON have more; about 3 where a character is a token."""
 ASSUMED_COMPLETION = 512
 """Tokens of an answer that has no limit, until a longer one was seen."""
 OTHERS_S = 0.2

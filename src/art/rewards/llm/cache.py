@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger(__name__)
 DEFAULT_PATH = Path(".art") / "llm-cache.sqlite3"
 LIMIT_BYTES = 1 << 30
 SHARE_LEFT = 0.9
-"""Of the limit, after the oldest answers went: so that they do not go one by one."""
+"""The share of the limit that is kept when the oldest answers go, so that they do not go one by one."""
 BATCH = 1000
 """Answers that go in one statement, at most."""
 LEAST_BYTES = 1 << 16

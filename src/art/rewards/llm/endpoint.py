@@ -209,11 +209,11 @@ CONNECT_S = 10.0
 LEAST_KEY = 8
 """Letters of what can be a secret; a shorter key is a word that a server of one's own wants to see."""
 MOST_BYTES = 16 << 20
-"""Of one reply. A verdict is a few thousand."""
+"""The limit in bytes of one reply. A verdict has a few thousand."""
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What reading a reply raises that is no chat completion: no UTF-8, no JSON, too deep, other types."""
 MOST_S = 3600.0
-"""Of one attempt; who asks has a shorter deadline of its own."""
+"""The timeout in seconds of one attempt where none is given; the caller has a shorter deadline."""
 
 
 class EndpointLlm:

@@ -81,7 +81,7 @@ PROVIDERS = MappingProxyType(
         "hosted_vllm": Provider(base_url=None, base_url_variable=environment.HOSTED_VLLM_BASE_URL, free=True),
     }
 )
-"""By the names that litellm's users write."""
+"""The providers by the names that litellm's users write."""
 
 
 if TYPE_CHECKING:

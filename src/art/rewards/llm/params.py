@@ -15,7 +15,7 @@ from art.tracking.metrics_builder import active_builder
 from art.tracking.prices import MILLION, PriceBook, TokenPricing
 
 FREE = TokenPricing(prompt_per_million=0.0, completion_per_million=0.0)
-"""Of a model that runs on a machine of one's own."""
+"""The price of a model that runs on the user's own machine."""
 
 
 def _book() -> PriceBook:

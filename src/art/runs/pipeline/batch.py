@@ -25,7 +25,7 @@ class CollectedGroups:
     groups: list[FinishedGroup] = field(default_factory=list)
     """To be trained."""
     set_aside: dict[ScenarioOutcome, list[FinishedGroup]] = field(default_factory=dict)
-    """Not to be trained, by what became of them."""
+    """The groups that are not trained, by what became of them."""
     ended: bool = False
     """No more groups come."""
 

@@ -43,7 +43,7 @@ class PipelineState:
     """Settled ones after it."""
     outcomes: dict[ScenarioOutcome, int] = field(default_factory=lambda: dict.fromkeys(SCENARIO_OUTCOMES, 0))
     under_way: StepUnderWay | None = None
-    """Of known `scenarios`."""
+    """The training job that is under way; its `known` has the numbers of the `scenarios`."""
     last_eval_step: int | None = None
     completed_evals: set[int] = field(default_factory=set)
     waiting_evals: set[int] = field(default_factory=set)
