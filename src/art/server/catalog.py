@@ -255,9 +255,9 @@ _HOW_TO_SERVE = {
     False: _REGISTER,
 }
 _LISTED = 20
-"""So many names are listed when one is unknown."""
+"""The number of names that are listed when a name is unknown."""
 EXPECTED_SECONDS = 300.0
-"""So long a request waits for a model that a server which begins will serve."""
+"""The longest wait in seconds of a request for a model that a starting server is going to serve."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -20,7 +20,7 @@ from art.server.http import Event, Send
 from art.server.tenancy import tenant_of
 
 NO_ROUTE = "(none)"
-"""Of a request that was refused before its route was known."""
+"""The route that is counted for a request refused before its route was known."""
 CLIENT_GONE = 499
 """Status of a request whose client went away before there was one."""
 BASE, TENANTS, OTHERS = "(base)", "(tenants)", "(others)"
@@ -87,7 +87,7 @@ class RequestCounts:
         self.in_flight = 0
         self.ended: Counter[tuple[str, str, int]] = Counter()
         self.seconds: dict[tuple[str, str], Histogram] = {}
-        """By route and method, from the request's head to the last byte of its reply."""
+        """The seconds from a request's head to the last byte of its reply, by route and method."""
 
     def begin(self, method: str) -> CountedRequest:
         """A request came; `end` must follow."""
@@ -185,7 +185,7 @@ class ControlCounts:
     """The counters of models, jobs and workers."""
 
     jobs: Mapping[str, int] = field(default_factory=dict)
-    """By state."""
+    """The number of jobs by state."""
     workers: Sequence[WorkerCounts] = ()
     on_hold: Mapping[str, int] = field(default_factory=dict)
     """Requests that wait for an engine of a base model: all of them sleep, or are started again."""

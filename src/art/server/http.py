@@ -42,7 +42,7 @@ LARGE = 128 * 1024
 DEEPEST = 254
 """Levels that a decoded body can be written again with."""
 MOST_VALUES = 1_000_000
-"""Of a body of more than `_IN_PIECES` bytes, runs of numbers apart: more than a model could read."""
+"""The most values, runs of numbers apart, in a body above `_IN_PIECES` bytes: more than a model can read."""
 MOST_NUMBERS = 4_000_000
 """In runs. To forget so many takes some 60 ms, in which nobody else has a turn."""
 _IN_PIECES = 4 * 1024 * 1024

@@ -50,7 +50,7 @@ class ScopeRecord(Strict):
     """The record of a scope on disk."""
 
     project: str
-    """As it is inside."""
+    """The internal name of the project."""
     name: str
     aliases: list[str]
     allow_base: bool

@@ -49,9 +49,9 @@ class ControlSettings(Strict):
     health_deadline: float = Field(default=60.0, gt=0)
     """A worker that has not answered for so long has stalled: its stacks are kept, it is started again."""
     restarts: int = Field(default=5, ge=0)
-    """So many restarts within ten minutes; then the worker is given up."""
+    """The number of restarts within ten minutes after which the worker is given up."""
     restart_wait: float = Field(default=0.2, ge=0)
-    """Before the first restart; doubles up to ten seconds."""
+    """The seconds before the first restart; they double with each restart, up to ten seconds."""
     call: float = Field(default=120.0, gt=0)
     """Longest wait for a worker to open, save, score or load."""
     train_idle: float = Field(default=600.0, gt=0)
@@ -83,7 +83,7 @@ class ControlSettings(Strict):
     checkpoint's step or an unfinished job names, and those of the newest `max_off_policy_steps`. None: all
     stay."""
     token_steps: int = Field(default=100, ge=0)
-    """So many of a model's newest steps have their record of tokens; those of older steps are deleted. 0: no
+    """The number of a model's newest steps whose records of tokens are kept; older ones are deleted. 0: no
     step has one."""
     token_record: float = Field(default=30.0, gt=0)
     """Longest wait for the trainer to hand out the record of a step's tokens; without it the step goes on."""
@@ -104,7 +104,7 @@ class TeacherSettings(Strict):
     attempts: int = Field(default=5, ge=1)
     """How often a request is tried when the teacher is full (429), fails (5xx) or does not answer."""
     retry_wait: float = Field(default=1.0, ge=0)
-    """Before the second attempt; doubles from then on, unless the teacher says how long."""
+    """The seconds before the second attempt; they double from then on, unless the teacher says how long."""
 
 
 KEY_VARIABLE = "ART_API_KEY"

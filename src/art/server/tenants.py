@@ -44,7 +44,7 @@ KEY_PREFIX = "art-tenant-"
 _TICK_SECONDS = 2.0
 _PATIENCE_SECONDS = 30.0
 LOOK_SECONDS = 0.5
-"""So long a running server may heed a key that was revoked."""
+"""The longest time in seconds for which a running server may accept a key after it was revoked."""
 _LOOK_SECONDS_UNKNOWN = 0.02
 
 

@@ -30,7 +30,7 @@ LOOK_EVERY, FIRST_ROWS, LAST_ROWS = 5, 12, 28
 PAGES_PORT = 8765
 """The port of `art ui` in the links to examples."""
 PATIENCE_S = 5.0
-"""So long the watch waits for another writer of the folder; a training does not wait for it longer."""
+"""The seconds that the watch, and with it a training, waits for another writer of the folder."""
 
 _log = logging.getLogger(__name__)
 

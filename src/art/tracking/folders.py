@@ -147,9 +147,9 @@ def get_model_step(model: AnyTrainableModel, art_path: str) -> int:
 
 
 PATIENCE_SECONDS = 120.0
+"""The longest wait in seconds for the lock. A writer holds it for the time of reading and writing a file."""
 LOG_SUFFIXES = (".parquet", ".jsonl")
-"""Of the files with the rollouts of a step."""
-"""So long a writer may take; it holds the lock for the time of reading and writing a file."""
+"""The suffixes of the files with the rollouts of a step."""
 
 
 @contextmanager

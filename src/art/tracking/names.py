@@ -22,7 +22,7 @@ SECTIONS = frozenset(
 )
 SPLITS = frozenset({"train", "val", "test"})
 STEP_COLUMN = "training_step"
-"""Of a row of a model's log, and the x axis of its charts."""
+"""The name of the step in a row of a model's log, and of the x axis of its charts."""
 GRADIENT_STEPS = "data/step_num_gradient_steps"
 NOTHING_TRAINED = {"data/step_trainer_tokens": 0.0, GRADIENT_STEPS: 0.0}
 """What a step reports of which no token could be trained."""

@@ -186,7 +186,7 @@ def _short(value: float) -> str:
 
 
 MOST_LINES = 200
-"""Of one cell's output; earlier ones are counted."""
+"""The most lines of one cell's output that are kept; earlier ones are only counted."""
 BAR_WIDTH = 30
 
 

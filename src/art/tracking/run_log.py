@@ -64,7 +64,7 @@ class RunLog:
         self._contexts: set[str] = set()
         self._folder: Path | None = None
         self._sums: dict[str, Any] = {}
-        """As they were in the folder's file when it was read or written last."""
+        """The state of the metrics builder in the folder's file when the file was last read or written."""
         self._started = self._since = time.monotonic()
         self._trained_step: int | None = None
         self._lock = threading.Lock()

@@ -36,7 +36,7 @@ class StepLog:
     """The log of one model's steps. Methods are safe to repeat after a kill in any of them."""
 
     ROW_MARKS: ClassVar[Mapping[str, tuple[str, ...]]] = {"train": ("train/", "data/")}
-    """By split: how names begin that only the row of a step has."""
+    """The beginnings of names that only the row of a step has, by split."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

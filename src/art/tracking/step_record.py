@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 TOKEN_VERSION = 1
-"""Of the files of tokens that are read here."""
+"""The newest version of the files of tokens that is read here."""
 _FIXED = frozenset({"group", "place", "fate", "samples"})
 """Facts of the step, which no annotation changes."""
 

@@ -82,7 +82,7 @@ class TokenizerFiles:
     def __init__(self, source: str | None) -> None:
         self._source = source
         self._entries: dict[tuple[int, int, int, int], ManifestEntry] = {}
-        """By device, inode, time of change and size: a file is read for its digest once, links included."""
+        """The entries by device, inode, time of change and size: each file, links included, is read once."""
 
     def place(self, folder: Path) -> dict[str, ManifestEntry]:
         """Put the files that the base has into a checkpoint that is being written beside the other steps.
@@ -179,7 +179,7 @@ class TrainerState(Strict):
     optimizer: OptimizerSpec | None
     """The numbers of the last step; None before the first."""
     kind: TrainingKind = "rl"
-    """Of the last step: what the moments were made by."""
+    """The kind of the last step, which made the optimizer's moments."""
     rng: dict[str, str]
     """Generator states by device, as hexadecimal bytes."""
     critic: bool = False

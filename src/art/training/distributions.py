@@ -206,7 +206,7 @@ class Distributions:
     specs: Sequence[SamplingSpec]
     sampling_E: npt.NDArray[np.int32]
     masks: Masks | None = None
-    """Among which ids constrained entries were drawn."""
+    """The masks of the ids among which constrained entries were drawn."""
     penalised: PenalisedEntries | None = None
     candidates_E: npt.NDArray[np.int32] | None = None
     """Number of the recorded set of each entry, -1 where there is none; None: no entry has one."""

@@ -31,7 +31,7 @@ from art.wire.records import flaws_without_values
 LOOK_S = 0.5
 """How often a waiting program looks at the lock, so that its end is noticed."""
 SPARE_BYTES = 64 << 20
-"""Of the tokenizer, the card, and a disk that others write to."""
+"""The bytes kept free for the tokenizer, the card, and what other programs write to the disk."""
 SHARD = "4GB"
 
 

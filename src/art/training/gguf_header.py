@@ -69,7 +69,7 @@ class GgufTensor:
 
     name: str
     shape: tuple[int, ...]
-    """As torch has it: the last number is the length of a row."""
+    """The shape in the order of torch: the last number is the length of a row."""
     type: Any
     """The member of `gguf.GGMLQuantizationType`."""
     bytes: np.ndarray

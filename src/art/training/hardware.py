@@ -57,7 +57,7 @@ CARDS = (24, 40, 80)
 CONVERSATIONS = 8
 """Whose keys and values an engine holds at least: a group of rollouts, each at its full context."""
 PROCESS = GIB // 2
-"""Of each process on a GPU or a CPU beside its tensors: the driver's context, libraries. An assumption."""
+"""The assumed bytes of a process on a GPU or a CPU beside its tensors: the driver's context, libraries."""
 VLLM_LORAS = 8
 """Adapters that vLLM keeps room for on the GPU, its option `max_loras`."""
 WEIGHT = {16: 2.0, 8: 1.0, 4: 0.5 + 1 / 64 + 4 / (64 * 256)}
@@ -114,7 +114,7 @@ ARCHITECTURES = {
         "llama", 8192, 80, 64, 8, 128, 28672, 128256, 131072, False
     ),
 }
-"""Of common models, so that their plan needs no network. A size such as `8B` means the first of that size."""
+"""The common models whose plan needs no network. A size such as `8B` means the first of that size."""
 _SIZE = re.compile(r"\d+(\.\d+)?b", re.IGNORECASE)
 
 

@@ -129,12 +129,12 @@ class _Chunk:
     predictors: slice
     targets: slice
     row_N: torch.Tensor
-    """Of the chunk's own rows."""
+    """The row of each target's predictor within the chunk."""
     id_N: torch.Tensor
     where_M: torch.Tensor | None
     """Which of the chunk's targets are processed; None: none."""
     sampling: SamplingRows | None
-    """Of those."""
+    """The sampling of the processed targets; None: no target is processed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +144,7 @@ class _RowFigures:
     norm_C: torch.Tensor
     """logsumexp."""
     entropy_C: torch.Tensor
-    """Of the softmax, in nats."""
+    """The entropy of each row's softmax, in nats."""
     mean_CD: torch.Tensor | None
     """The mean of the output layer's rows under the softmax, where it was asked for."""
 

@@ -34,11 +34,11 @@ PROBE = 64
 STATE = 20
 """Bytes of an adapter's parameter beside its weight: gradient, two moments, and AdamW's work on them."""
 MOMENTS = 8
-"""Of these, what stays from step to step."""
+"""The bytes of `STATE` that stay from step to step: the two moments."""
 LOGIT_COPIES = 3
-"""Of a chunk of logits at once: themselves, their gradient, what is computed on the way."""
+"""The number of copies of a chunk of logits at once: logits, their gradient, intermediate results."""
 BACKWARD = 0.6
-"""Of what a layer kept, its backward pass needs so much more at its height."""
+"""The peak of a layer's backward pass beside what the layer kept, as a share of that."""
 HOARD = 2.0
 """How many times what is needed a CPU process holds while it keeps what it frees."""
 
@@ -72,7 +72,7 @@ class Footprint:
     state: float
     """Gradients and moments of what is trained, while they do not exist yet."""
     quadratic: float = 0.0
-    """Of each pair of tokens: the mask of dense attention."""
+    """The bytes of the mask of dense attention for each pair of tokens."""
 
     def bytes(self, tokens: int, way: MemoryMode) -> int:
         """Needed at the peak beside what is in use already."""
@@ -202,7 +202,7 @@ LARGEST = {"cpu": 8192, "cuda": 32768}
 """The token budget where memory is no concern: larger ones were not faster."""
 SMALLEST = 1024
 SHARE = 0.85
-"""Of the free memory is planned with: allocators do not fill theirs to the last byte."""
+"""The share of the free memory that is planned with: allocators do not fill theirs to the last byte."""
 MEGABYTE = 2**20
 
 

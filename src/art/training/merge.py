@@ -35,7 +35,7 @@ SMALL_PARAMETERS = 500_000_000
 """Below it, "auto" writes float32, which keeps all of an adapter; above it, the base's own dtype."""
 TOKENS = 48
 LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""Of the relative difference of logits: what is written is rounded once more than what is sampled."""
+"""The limit of the relative difference of logits by written dtype; writing rounds once more than sampling."""
 
 
 def merge(request: MergeRequest) -> MergeReply:

@@ -57,7 +57,7 @@ class EntryScores:
 
     logprobs_E: torch.Tensor
     entropies_E: torch.Tensor
-    """Of the distribution that predicts the entry, no gradient."""
+    """The entropy of the distribution that predicts each entry, without gradient."""
     hidden_PD: torch.Tensor
     """Last hidden states of the predictors, with their gradient: what a critic reads."""
     predictor_E: torch.Tensor
@@ -89,7 +89,7 @@ class Policy:
             "builtin": Grammars(source or name),
             "vllm-guidance": Grammars(source or name, load=read_as_vllm),
         }
-        """Of constraints that completions were drawn under; their tokenizer is that of the source."""
+        """The grammars of constraints that completions were drawn under, with the tokenizer of the source."""
         weight = causal_lm.get_input_embeddings().weight
         self.device, self.dtype = weight.device, weight.dtype
         self.kernel = choose_kernel(attention, self.device, self.dtype)

@@ -253,7 +253,7 @@ class Tally:
 
 
 SUMMED = ("entropy", "ratio", "kept", "entries", "tokens", "pairs")
-"""Of the totals below, what is added up over ranks."""
+"""The names of the totals below that are added up over ranks."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -105,7 +105,7 @@ def fresh_moments(optimizer: torch.optim.Optimizer, *, when: bool) -> Iterator[N
 
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By their bytes."""
+"""The integer dtypes by their size in bytes."""
 
 START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
 """Numbers of an optimizer that has not stepped yet; each step brings its own."""
@@ -129,7 +129,7 @@ class OpenModel:
     rng: Rng
     critic: Critic | None = None
     content: dict[str, ManifestEntry] | None = None
-    """Of the checkpoint that holds just what is in memory; None: none does."""
+    """The manifest of the checkpoint that holds exactly what is in memory; None: no checkpoint does."""
     recorded: tuple[int, TokenColumns] | None = None
     """The step that the newest batch started from, and what was computed of its loss entries."""
 

@@ -121,7 +121,7 @@ class TrainerRoutes:
         self._loading, self._thread, self._config = trainer, thread, config
         self._rendezvous = rendezvous
         self._jobs: dict[tuple[str, int, int], TrainerJob] = {}
-        """By model, step and update; only the newest of each model is remembered."""
+        """The jobs by model, step and update; only the newest of each model is remembered."""
         self._running: set[asyncio.Future[None]] = set()
 
     @property

@@ -40,7 +40,7 @@ class MasterWeights:
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
         self._parameters = parameters
         self.exact = {key: _master(one) for key, one in parameters.items()}
-        """By the parameters' names."""
+        """The exact weights by the names of the parameters."""
         self._coarse = [key for key, one in parameters.items() if self.exact[key] is not one]
         self._hooks: list[RemovableHandle] = []
 

@@ -106,7 +106,7 @@ class WorkerStart(Strict):
     port: int = Field(default=0, ge=0, le=65535)
     """0: the worker chooses one and says which."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Of this kind of engine (`art.engine.registry`); the worker checks them."""
+    """The options of this kind of engine (`art.engine.registry`); the worker checks them."""
     bits: Bits = 16
     """4 or 8: the base model's linear layers are quantized."""
     device: str | None = None
@@ -161,7 +161,7 @@ class EngineScoreRequest(Strict):
     rows: list[list[int]]
     """Each row at least two ids."""
     most: int | None = Field(default=None, ge=0)
-    """So many of the most probable ids are told in each place; None: no row leaves an id of the context."""
+    """The number of most probable ids to return in each place; None: none, and a row may fill the context."""
 
 
 class EngineScoreReply(Strict):

@@ -60,7 +60,7 @@ class TrainGroup(Strict):
     trajectories: list[TrainTrajectory]
     failed: int = Field(0, ge=0)
     failures: list[RolloutFailure] = Field(default_factory=list)
-    """Of the failed rollouts, for the record of the step; it may name fewer of them."""
+    """The descriptions of failed rollouts, for the record of the step; they may be fewer than `failed`."""
     judge: dict[str, FiniteFloat] = Field(default_factory=dict)
     """How far the judge of the rewards can be trusted (`judge/agreement` ...). The step's record keeps the
     mean over its groups, as `group_judge/agreement`."""
@@ -107,7 +107,7 @@ class BalanceSheet(Strict):
 
     started: SheetRow = SheetRow()
     fates: dict[str, SheetRow] = Field(default_factory=dict)
-    """By reason code."""
+    """The rollouts and tokens of each fate, by reason code."""
     forks: dict[str, int] = Field(default_factory=dict)
     """Conversations whose prompt did not extend the ids before it, by reason."""
     context: dict[str, ContextRow] = Field(default_factory=dict)
@@ -166,7 +166,7 @@ class JobSummary(Strict):
     """From rewards or from examples; None: an older release wrote the job down."""
     state: JobState
     phase: str
-    """As in `JobEvent`; of an ended job its state."""
+    """The phase of the job as in `JobEvent`; for an ended job, its state."""
     done: int = 0
     total: int = 0
     """The progress of a running job in its phase."""

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 _EXACT = 2**53
-"""Up to here a float that is whole and an int are one number in any JSON library."""
+"""The bound below which a whole float and an int are one number in any JSON library."""
 
 
 def prefix_keys(messages: Iterable[Mapping[str, Any]], start: bytes = b"") -> list[bytes]:

@@ -74,7 +74,7 @@ class ModelSummary(ModelInfo):
     """The mean reward of the rollouts that each step was trained on, by step; of the steps that have a
     checkpoint."""
     size_bytes: int | None = None
-    """Of all checkpoints together."""
+    """The size of all checkpoints together, in bytes."""
     updated_at: float | None = None
     """When the newest checkpoint was made, in seconds since 1970; None: there is no checkpoint."""
 
@@ -211,7 +211,7 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
-"""As far as a base model has them."""
+"""The files of a tokenizer; a base model may have only some of them."""
 TEMPLATE_FILE = "chat_template.jinja"
 """Its template wins over those in other files."""
 
@@ -250,7 +250,7 @@ class PagesLink(Strict):
     """Reply of POST /art/ui-link: opens the pages of the runs in one browser, once."""
 
     path: str
-    """Behind the server's address. It has a token that is no key of the server."""
+    """The part of the link behind the server's address. It has a token that is no key of the server."""
     expires_in: float
     """Seconds."""
 
@@ -281,7 +281,7 @@ class MergeRequest(Strict):
     to: str
     """The folder to write, which must not exist."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the written weights."""
+    """The dtype of the written weights."""
     chat_template: str | None = None
     """Takes the place of the base model's."""
 

@@ -32,7 +32,7 @@ class Strict(BaseModel):
 
 
 Bits = Literal[4, 8, 16]
-"""Of a weight of a base model's linear layers; 16: as it is, not quantized."""
+"""The bits of a weight of a base model's linear layers; 16: the weight is not quantized."""
 _QUANTIZED: dict[str, Bits] = {"#4bit": 4, "#8bit": 8}
 
 

@@ -26,7 +26,7 @@ from art.wire.quoting import quote_value
 Schema = dict[str, Any]
 
 LARGEST_ID = 2**31 - 1
-"""Of a token: what an int32 holds."""
+"""The largest id of a token: the largest int32."""
 UNSUPPORTED = "unsupported_parameter"
 """The code of a refusal: what was asked for is none of this server's doing."""
 

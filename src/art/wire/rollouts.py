@@ -36,13 +36,13 @@ class ObservedCompletion(TypedDict, total=False):
     """The name that the reply has."""
     prompt_tokens: int
     completion_tokens: int
-    """Of a reply with one choice."""
+    """The number of sampled tokens of a reply with one choice."""
     tools: dict[str, tuple[float, float]]
     """The id of a tool call -> when it began and ended."""
 
 
 ANY_NAME = "*"
-"""As an alias: whatever name is asked for stands for the model."""
+"""The alias by which every name that is asked for stands for the model."""
 
 ROLLOUT_ID = r"^\.*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 

@@ -135,7 +135,7 @@ class DistributionParameters:
     min_tokens: Annotated[
         int, Parameter(values=Whole(0, _LARGEST), routes=_OPENAI, bounded_message=False)
     ] = 0
-    """Before so many are sampled no stop id can be, and no stop string ends the completion."""
+    """The least number of sampled tokens before a stop id can follow or a stop string ends the completion."""
     constraint: Constraint | None = None
     """An id that ends the turn is allowed where the text may end. In requests several fields say it."""
     stop_token_ids: Annotated[
@@ -159,7 +159,7 @@ class SamplingParameters(DistributionParameters):
     seed: Annotated[
         int | None, Parameter(values=Whole(-(2**63), 2**63 - 1), shapes=False, bounded_message=False)
     ] = None
-    """With a seed the tokens depend on the seed and the distribution alone, not on other requests."""
+    """The seed of the draws. With it tokens depend on seed and distribution alone, not on other requests."""
     stop: Annotated[tuple[str, ...], Parameter(values=Texts(16), routes=_OPENAI, shapes=False)] = ()
     """Sampling ends once the decoded completion contains one of these strings."""
     top_logprobs: Annotated[
@@ -172,7 +172,7 @@ class SamplingParameters(DistributionParameters):
             bounded_message=False,
         ),
     ] = 0
-    """So many of the most probable ids are told beside each id: 0 to 20."""
+    """The number of most probable ids that are told beside each id: 0 to 20."""
 
 
 def _declared() -> dict[str, Parameter]:

@@ -179,13 +179,13 @@ class TokenFileHeader(Strict):
     step: int
     """The one that was made."""
     entries: int
-    """Of the whole step; the file has fewer where only some groups are recorded."""
+    """The loss entries of the whole step; the file has fewer where only some groups are recorded."""
     samples: list[str]
     """Ids in the ledger; of a text that nobody sampled, a name of the job's own."""
     rollouts: list[str]
     """Names that are unique in the job."""
     groups: list[int]
-    """Of each rollout, its group's index in the job."""
+    """The index in the job of each rollout's group."""
 
 
 RATE_BY_SIZE = "loss/learning_rate_by_size"
@@ -260,8 +260,8 @@ class TrainRequest(Strict):
     """What the sum of weighted entry losses is divided by (known before the first micro-batch)."""
     sampling: list[SamplingSpec] = Field(default_factory=lambda: [PLAIN_SAMPLING])
     rewards: list[list[tuple[FiniteFloat, Annotated[int, Field(ge=-1)]]]] | None = None
-    """Of each group, its scored rollouts: reward, and number (`entry_sequence_E`) or -1 where only the reward
-    counts. There where the trainer computes the advantages anew: a KL is taken off the rewards, or rollouts
+    """The scored rollouts of each group: reward, and number (`entry_sequence_E`) or -1 where only the reward
+    counts. Set where the trainer computes the advantages anew: a KL is taken off the rewards, or rollouts
     that masks drop have no vote."""
     reference: str | None = None
     """Folder of the reference policy's or the teacher's adapter: a checkpoint, or for a reference any LoRA
@@ -342,7 +342,7 @@ class ProbeReply(Strict):
     """Logprobs as those of `ScoreReply`."""
 
     base: list[list[float]]
-    """Of the base model."""
+    """The logprobs of the base model."""
     probe: list[list[float]] | None = None
 
 
@@ -359,7 +359,7 @@ class TrainerHealth(Strict):
     busy: bool = False
     rank: int = 0
     rendezvous: int | None = None
-    """Of the leader of several ranks: the port at which the others meet it."""
+    """The port at which the leader of several ranks is met by the others; None: not such a leader."""
 
 
 Sharding = Literal["none", "fsdp"]

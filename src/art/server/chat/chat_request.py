@@ -37,9 +37,9 @@ from art.wire.request_values import (
 from art.wire.sampling import MOST_TOP_LOGPROBS, SamplingParameters
 
 EFFORT = OneOf("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Of reasoning, as OpenAI and vLLM have them."""
+"""The levels of reasoning effort that OpenAI and vLLM define."""
 MOST_ARGUMENTS = 128
-"""Of a chat template."""
+"""The largest number of arguments of a chat template in a request."""
 
 
 def _messages(request: ChatRequest, name: str, value: Any) -> None:
@@ -63,7 +63,7 @@ def _max_tokens(request: ChatRequest, name: str, value: int) -> None:
 
 
 _IDLE_OPTIONS = ("include_usage", "include_obfuscation", "continuous_usage_stats")
-"""Of a stream, where they ask for nothing."""
+"""The names of stream options that are accepted where they ask for nothing."""
 
 
 def _stream_options(request: ChatRequest, name: str, value: dict[str, Any]) -> None:
@@ -285,7 +285,7 @@ class ChatRequest(SamplingParameters):
     size: int = 0
     """Characters of messages and tools, about: so long takes writing the prompt."""
     reasoning_effort: Annotated[str | None, RequestField(EFFORT)] = None
-    """Told to a format that has the notion, and to no other."""
+    """The level of reasoning effort. Only a chat format that has the notion is given it."""
     effort_field: str = "reasoning_effort"
     """What asked for it."""
     sample_hint: str | None = None

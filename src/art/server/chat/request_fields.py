@@ -36,7 +36,7 @@ _LONGEST_NAME = 100
 MOST_UNKNOWN = 100
 """Fields of a body, or of an object in it, that nothing here knows: each is looked at."""
 _ALIKE = 0.8
-"""So much is a misspelt name like the one that was meant, from 0 to 1."""
+"""The least likeness, from 0 to 1, at which an unknown name is taken for a misspelt field."""
 _log = logging.getLogger(__name__)
 
 

@@ -61,7 +61,7 @@ class Canary:
 
     rows: Rows
     engine_before: Mapping[int, Scores] | None = None
-    """By the number of the replica."""
+    """The engine's scores under the step before, by the number of the replica."""
     trainer_before: Scores | None = None
 
     def check(

@@ -64,7 +64,7 @@ class Parity:
     p99: float
     limits: ParityLimits
     cause: str = ""
-    """Of a difference above the limits."""
+    """The likely cause of a difference above the limits; empty: no difference is above them."""
 
     def row(self) -> dict[str, Any]:
         """Returns the row for the health route."""

@@ -367,7 +367,7 @@ class ReplyDelta:
     content: str
     reasoning: str
     calls: list[CallPiece] = field(default_factory=list)
-    """Behind the text; only where a reply is held to calls is a call told before the end."""
+    """The pieces of calls, which follow the text. Before the end only a reply held to calls has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,9 +390,9 @@ class StreamedChoice:
 
     def __init__(self, prepared: PreparedRequest, index: int, place: int) -> None:
         self.index = index
-        """Among all choices of the reply."""
+        """The index of the choice among all choices of the reply."""
         self.place = place
-        """Among those of its prompt."""
+        """The index of the choice among the choices of its prompt."""
         self.prepared = prepared
         self.completion: Completion = new_completion()
         self.message: dict[str, Any] = {}

@@ -183,7 +183,7 @@ class CompletionChunks:
 
 
 _REMEMBERED_SHARE = 8
-"""So small a share of what stitching may remember is for raw prompts."""
+"""The divisor of the limit of tokens remembered by stitching that gives the limit for raw prompts."""
 
 
 class Completions(Dialect):

@@ -46,7 +46,7 @@ class JobQueue:
         self._tenants: FairQueue[str] = FairQueue()
         """A tenant's name for each of its jobs."""
         self._jobs: dict[str, FairQueue[QueuedJob]] = {}
-        """By tenant; their owners are its models."""
+        """The queues of jobs by tenant; the owners within a queue are the tenant's models."""
         self._changed = asyncio.Event()
 
     def put(self, ticket: QueuedJob) -> None:

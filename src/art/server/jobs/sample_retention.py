@@ -36,7 +36,7 @@ BATCH = 256
 ADAPTERS = 64
 """Whose samples are looked at after one step; the others' after the next."""
 STEPS_MEASURED = 16
-"""Of which the growth is the mean."""
+"""The number of newest steps over which the growth of the ledger is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class SampleRetention:
     ) -> None:
         self._ledger, self._models, self._jobs, self._settings = ledger, models, jobs, settings
         self._settled: dict[str, dict[str, _Settled]] = {}
-        """By model and adapter."""
+        """The settled adapters, by model and by adapter."""
         self._waiting: dict[tuple[str, str], None] = {}
         self._task: asyncio.Task[None] | None = None
         self._used: int | None = None
         self._growth: deque[int] = deque(maxlen=STEPS_MEASURED)
         self.size: LedgerSize | None = None
-        """As it was after the last step; None before the first one."""
+        """The size of the ledger after the last step; None before the first one."""
 
     def after_step(self, project: str, name: str) -> None:
         """A step of the model was made: measure the ledger and remove what may go, in the background."""

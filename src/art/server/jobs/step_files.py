@@ -123,9 +123,9 @@ def _failed(number: int, group: TrainGroup, *, discarded: bool) -> Iterator[Roll
 
 
 AUTO_TOKENS = 200_000
-"""Of a step, that `record_tokens="auto"` keeps."""
+"""The number of tokens of a step up to which `record_tokens="auto"` keeps those of all groups."""
 MOST_GAP = 256
-"""With so many steps in a row without a record, there is none before them."""
+"""The number of steps in a row without a record at which the search for older records ends."""
 
 
 async def keep_tokens(

@@ -56,7 +56,7 @@ _ENDED = ("done", "failed")
 _AGAIN_SECONDS = 2.0
 """Between two tries to write down what a full disk did not take."""
 _FULL_QUEUE_SECONDS = 10.0
-"""After so long a refused job may be sent again."""
+"""The seconds after which a job that a full queue refused may be sent again."""
 
 
 class TrainingJobs:
@@ -88,7 +88,7 @@ class TrainingJobs:
         self._unfinished: Counter[str] = Counter()
         """Jobs of each model that were accepted, or are just being written down."""
         self._jobs_on_hold: dict[str, list[QueuedJob]] = {}
-        """By model, in their order: what an earlier server left unfinished and nobody asked for yet."""
+        """The unfinished jobs of an earlier server that nobody asked for yet, by model and in their order."""
         self.accepting = asyncio.Lock()
         """Held while a job is written down: whoever holds it knows what unfinished jobs name."""
         self.after_step: list[Callable[[str, str], None]] = []

@@ -44,7 +44,7 @@ class OldSample:
     row: int
     sample_id: str
     in_use: bool
-    """Of a rollout that is open, or goes on with a newer step."""
+    """Whether the sample's rollout is open, or goes on with a newer step."""
 
 
 class DamagedSampleError(ServerError):
@@ -59,7 +59,7 @@ class FoundSamples:
     damaged: dict[str, str] = field(default_factory=dict)
     """Samples whose rows cannot be believed, and why."""
     tenants: dict[str, Tenant] = field(default_factory=dict)
-    """Of every row."""
+    """The tenant of every row, by sample id."""
 
     def add_row(self, values: Iterable[Any], rows: dict[str, LedgerRow]) -> str | None:
         """Returns the sample whose row must be there, too: the one that this row shares ids with.

@@ -135,7 +135,7 @@ REMOVE_IMAGES = (
     "DELETE FROM images WHERE used_at < "
     f"(SELECT created_at FROM samples ORDER BY rowid LIMIT 1) - {_USED_AGAIN_S}"
 )
-"""Of the samples that stay, the oldest is younger than their last use."""
+"""The statement that removes the images last used before the oldest remaining sample was made."""
 _MOST_AT_ONCE = 200
 
 
@@ -153,7 +153,7 @@ class LedgerRow(NamedTuple):
     fork_reason: str | None
     shared: int
     prompt: bytes
-    """Without the ids that are the parent's."""
+    """The prompt's ids without those that are the parent's."""
     completion: bytes
     logprobs: bytes
     sampling: bytes
@@ -164,7 +164,7 @@ class LedgerRow(NamedTuple):
     tenant: str | None
     candidates: bytes | None
     checksum: int | None
-    """Of all before it."""
+    """The checksum of all values before it; None: the row is older than the checksum."""
 
 
 COLUMNS = ", ".join(LedgerRow._fields)
@@ -196,7 +196,7 @@ class SampleRecord:
     completion_logprobs: array[float]
     sampling: dict[str, Any]
     finish_reason: str
-    """As the engine said it: `stop` or `length`."""
+    """The reason of the end that the engine gave: `stop` or `length`."""
     turn_key: bytes
     """Names the conversation up to and with this reply; see `stitching`."""
     tools_key: bytes
@@ -205,9 +205,9 @@ class SampleRecord:
     tenant: Tenant = None
     """Whose it is; None: the operator's."""
     shared: int = 0
-    """So many ids of the prompt are the parent's: they are stored with it alone."""
+    """The number of the prompt's first ids that are the parent's; they are stored with the parent alone."""
     candidates: bytes = b""
-    """Among which ids each token was drawn: a record of `art.wire.samples`. Stored compressed."""
+    """The ids among which each token was drawn: a record of `art.wire.samples`. Stored compressed."""
 
 
 def int_array(values: Sequence[int]) -> array[int]:

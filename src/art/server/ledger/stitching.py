@@ -125,7 +125,7 @@ class AnsweredTurn:
     tenant: Tenant
     rollout_id: str | None
     key: bytes
-    """Of the conversation; those of two tenants are never the same."""
+    """The key of the conversation; the keys of two tenants are never the same."""
     tools_key: bytes
 
     prompt_ids: array[int]
@@ -230,7 +230,7 @@ class Stitched:
     conversation: Conversation
     parent_id: str | None = None
     shared: int = 0
-    """So many of the first ids are the parent's."""
+    """The number of the prompt's first ids that are the parent's."""
     fork_reason: str | None = None
 
 

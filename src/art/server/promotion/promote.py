@@ -313,12 +313,12 @@ class ServedModels:
         self._catalog = catalog
         self._settings = settings
         self.opened: dict[str, ServedModel] = {}
-        """By `project/name`, those that are served."""
+        """The models that are served, by `project/name`."""
         self._removed: list[ServedModel] = []
-        """Of deleted models: each may still wait for its last requests."""
+        """The deleted models; each may still wait for its last requests."""
         self._opening: dict[str, asyncio.Lock] = {}
         self.phases: dict[str, list[str]] = {}
-        """By `project/name`, of those that are being started: what was begun so far, in words."""
+        """The phases begun so far of each model that is being started, in words, by `project/name`."""
 
     async def ensure_base_served(self, base: BaseModel) -> None:
         """Starts the workers of a base model, which is served under its own name from then on.

@@ -45,7 +45,7 @@ ASKED_BY_SUPERVISORS = 32
 EngineSupervisor = Supervisor[RunningWorker] | Supervisor[EngineServer]
 Unload = Callable[[], Awaitable[None]]
 Restarted = Callable[[Engine, Sequence[str]], None]
-"""Told after each restart of a replica: the engine, and the adapters that it has."""
+"""Is called after each restart of a replica with the engine and its adapters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -164,7 +164,7 @@ class ProbingBoard(HealthBoard):
         super().__init__()
         self._lock = threading.Lock()
         self._asked: dict[str, WatchedWorker] = {}
-        """By the addresses; the thread ends when it is empty."""
+        """The workers that the thread asks, by address; the thread ends when there are none."""
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager

@@ -45,7 +45,7 @@ OPENING_S = 30.0
 MOST_WAITING = 10_000
 """Rows and tables. Beyond that the oldest are dropped."""
 TROUBLES = frozenset({"late", "failed"})
-"""Of one cause, mostly."""
+"""The kinds of trouble that mostly have one cause; the second one is logged as information."""
 CLOSING_S = 10.0
 """How long the end of a program waits for all its trackers."""
 

@@ -53,7 +53,7 @@ BAND = 2.0
 FAULTS = ("truncated_rate", "malformed_call_rate", "exception_rate", "unscored_rate")
 EACH_UNTIL = 10
 MOST_POINTS = 400
-"""Of a line. Of a longer run, every second step or fewer are drawn, and the newest."""
+"""The most points of a line. Of a longer run, every second step or fewer are drawn, and the newest."""
 _SHEET, _ROLLOUTS, _STARTED = "data/sheet/", "_rollouts", "data/sheet/started_rollouts"
 
 
@@ -280,7 +280,7 @@ def _digest(text: str) -> str:
 
 
 UNASKED_PATIENCE_S = 15.0
-"""Of a run that was not asked for by name: without a network, W&B itself tries for 100 s and more."""
+"""The seconds W&B may take to start a run not asked for by name; by default it tries for 100 s and more."""
 
 _log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ KERNEL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.
 
 KERNELS = ("rectangles", "flex", "dense")
 FASTEST = {"cpu": "rectangles", "cuda": "flex"}
-"""By kind of device. Elsewhere: the dense mask."""
+"""The fastest kernel by kind of device; other devices use the dense mask."""
 
 
 def choose_kernel(asked: str, device: torch.device, dtype: torch.dtype) -> str:

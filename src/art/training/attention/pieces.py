@@ -115,7 +115,7 @@ class TreePlan:
     """A partition of the rows, in order."""
     rectangles: tuple[Rectangle, ...] = ()
     pool: KeyPool | None = None
-    """Of the squares. Without it each square gathers its own keys."""
+    """The pool of keys of the squares; None: each square gathers its own keys."""
     dense_mask: torch.Tensor | None = field(default=None, repr=False)
     """Additive, [T, T], for the dense kernel."""
     block_masks: dict[int | None, BlockMask] = field(default_factory=dict, repr=False)

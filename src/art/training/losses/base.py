@@ -31,7 +31,7 @@ class LossInputs:
     logprobs_E: torch.Tensor
     """Under the weights that are trained; carries the gradient."""
     sampled_logprobs_E: torch.Tensor
-    """As recorded by the sampler."""
+    """The logprobs that the sampler recorded."""
     proximal_logprobs_E: torch.Tensor
     """What the ratio divides by: the sampler's, or the trainer's own before the step's first update."""
     advantages_E: torch.Tensor

@@ -17,9 +17,9 @@ from art.training.losses.base import LossInputs, LossOutput
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DppoParams:
     low: float = 0.2
-    """With a negative advantage a probability may fall by so much."""
+    """The fall of the probability beyond which an entry with a negative advantage has no gradient."""
     high: float = 0.2
-    """With a positive advantage a probability may rise by so much."""
+    """The rise of the probability beyond which an entry with a positive advantage has no gradient."""
 
 
 def dppo(x: LossInputs, params: DppoParams) -> LossOutput:

@@ -24,7 +24,7 @@ class PpoParams:
     epsilon_high: float = 0.2
     """The ratio earns nothing above 1 + epsilon_high."""
     dual_clip: float | None = None
-    """With a negative advantage the ratio counts at most so much (papers: 3)."""
+    """The upper bound of the ratio where the advantage is negative (papers: 3)."""
     delta: float | None = None
     """INTELLECT-2's name of the same bound (paper: 4)."""
 

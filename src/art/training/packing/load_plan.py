@@ -47,11 +47,11 @@ def fullest(sizes: Sequence[int], room: int) -> list[int]:
 EMPTY_COSTS = (1.0, 1 / 16)
 """What an empty place costs, in re-forwarded tokens: a plan is made with each."""
 ACCEPTED = 1.02
-"""Up to so many times the lower bound, fewer micro-batches are worth more than fewer tokens."""
+"""The ratio to the lower bound of tokens up to which fewer micro-batches are better than fewer tokens."""
 PASS_COST = 1 / 32
 """Above it, what a micro-batch costs by being one more, as a share of the budget."""
 BUNDLE_COST = 1 / 64
-"""Up to such a share of the budget stays empty more, to keep sequences that branch in one micro-batch."""
+"""The share of the budget that may stay empty in addition to keep branching sequences in one micro-batch."""
 TRIALS = 64
 """Cuts that are tried for one micro-batch, at most."""
 

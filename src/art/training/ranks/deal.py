@@ -33,7 +33,7 @@ class Share:
     numbers: tuple[int, ...]
     """This rank's micro-batches, by their numbers in the plan."""
     padding: int = 0
-    """So many times more some rank computes: a sharded base must be gathered by all as often."""
+    """The number of further forward passes by which all ranks gather a sharded base equally often."""
 
     @property
     def micro_batches(self) -> Iterator[tuple[int, MicroBatch]]:
@@ -63,7 +63,7 @@ class Dealer:
         """equal: all ranks must forward equally often."""
         self._rank, self._world, self._pair_cost, self._equal = rank, world, pair_cost, equal
         self._load_W = [0.0] * world
-        """Of the step so far."""
+        """The work of each rank in the step so far, in tokens."""
 
     def plan(self, pack: Callable[[int], Packing], budget: int) -> Packing:
         """The plan that `pack` makes with the whole budget, or with a smaller one that keeps ranks busy."""

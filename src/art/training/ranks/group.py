@@ -42,7 +42,7 @@ class Links:
     deadline: float
     """Seconds of one collective."""
     when_lost: Callable[[WorkerError], None]
-    """Told when the group is at its end."""
+    """Is called with the error when the group cannot go on."""
 
 
 class RankGroup:
