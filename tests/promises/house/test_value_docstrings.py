@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from figures import nodes
 
 SOURCE = Path(__file__).parents[3] / "src" / "art"
@@ -25,6 +26,7 @@ def value_docstrings(path: Path) -> Iterator[ast.Constant]:
                     yield text
 
 
+@pytest.mark.slow
 def test_a_value_is_said_to_be_something() -> None:
     found = [
         f"{path.relative_to(SOURCE)}:{text.lineno} {str(text.value).strip()[:60]}"
