@@ -90,7 +90,7 @@ test: $(VENV)/.installed     ## install, then test the core and the ways through
 test-all: environments       ## all tests, with the environments that they need
 	ART_TEST_EVERYTHING=1 $(PYTEST) $(ARGS)
 
-test-alone: $(VENV)/.installed        ## delete each extension in turn, and run the loop without it (about three minutes)
+test-alone: $(VENV)/.installed        ## delete each extension in turn, and run the loop without it (about five minutes)
 	$(BIN)/python tests/extensions/alone.py $(ARGS)
 
 test-fast: $(VENV)/.installed         ## the tests that start no process, in a minute or two

@@ -1,4 +1,4 @@
-"""Deletes each extension in turn, and runs the loop without it: `make test-alone`, about three minutes.
+"""Deletes each extension in turn, and runs the loop without it: `make test-alone`, about five minutes.
 
     python tests/extensions/alone.py                 all extensions
     python tests/extensions/alone.py vllm sandbox    some
