@@ -4,8 +4,7 @@
     "command.launch" = "my_package.launch:launch"    KIND.NAME = where it is
 
     command      a verb of `art`: a function with typer's annotations, or a `typer.Typer` for a group
-    dialect      routes of the endpoint that ask for completions: an `AgentApi`
-                 (`art.server.routes.agent_api`)
+    dialect      routes of the endpoint for completions: an `AgentApi` (`art.server.routes.agent_api`)
     environment  the prefix of environments by name: a class `Adapter(name, **options)` that makes a
                  `NamedEnvironment` (`art.environments.adapters`)
     deployment   a provider that `deploy_model` may name: a class that makes a `DeploymentProvider`
@@ -18,8 +17,7 @@
                  (`art.tracking.sinks.sink`)
     placer       what starts workers on the machines of a cluster, by the name `ray`: a class whose `start`
                  makes a `WorkerPlacer` (`art.server.cluster_settings`)
-    store        what several servers share, by the scheme of its address: a `StoreExtension`
-                 (`art.server.shared_store`)
+    store        what several servers share, by its scheme: a `StoreExtension` (`art.server.shared_store`)
     sandbox      where rules check a model's texts, by the name `processes`: a class that makes a
                  `Sandbox` (`art.rewards.sandbox`)
     runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
@@ -56,6 +54,8 @@ RUNTIME = "runtime"
 SANDBOX = "sandbox"
 SINK = "sink"
 STORE = "store"
+Tell = Callable[[str], object]
+"""Is called with each line about the progress."""
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 """The project file. It lies beside the package in a source tree, whether or not that is installed."""
 
@@ -63,11 +63,11 @@ _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 class ProgramRuntime(Protocol):
     """A program that runs in an environment of its own, apart from ART's."""
 
-    def install(self, folder: Path | None, choices: Sequence[str], tell: Callable[[str], object]) -> str:
+    def install(self, folder: Path | None, device: str, clouds: Sequence[str], tell: Tell) -> str:
         """Creates the environment, and returns a sentence that says what is where.
 
-        folder: None is the default one. choices: the values of `--cloud` and `--device`. A complete
-        installation is not changed. Raises: ARTError.
+        folder: None is the default one. device: auto, cpu or cuda. clouds: those that are asked for. A
+        program leaves out what it has no use for. A complete installation is not changed. Raises: ARTError.
         """
         ...
 

@@ -109,10 +109,9 @@ def install(
     if device not in ("auto", "cpu", "cuda"):
         typer.echo(f"device {device!r} is none of auto, cpu, cuda", err=True)
         raise typer.Exit(2)
-    choices = [*(cloud or []), *([device] if device != "auto" else [])]
     program = _runtime_of(what)
     with _failing_with_one():
-        typer.echo(program.install(at, choices, lambda line: typer.echo(line, err=True)))
+        typer.echo(program.install(at, device, cloud or [], lambda line: typer.echo(line, err=True)))
 
 
 def _runtime_of(what: str) -> ProgramRuntime:

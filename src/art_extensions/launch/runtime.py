@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from art.extensions import Tell
 from art_extensions.launch.environment import TESTED, default_folder, find_skypilot, install_skypilot
 
 
 class SkyPilotRuntime:
     """The environment of SkyPilot."""
 
-    def install(self, folder: Path | None, choices: Sequence[str], tell: Callable[[str], object]) -> str:
-        """See `ProgramRuntime.install`. choices: clouds that SkyPilot is to know."""
+    def install(self, folder: Path | None, device: str, clouds: Sequence[str], tell: Tell) -> str:
+        """See `ProgramRuntime.install`. clouds: those that SkyPilot is to know."""
         place = folder or default_folder()
-        return f"SkyPilot {install_skypilot(place, choices, tell)} is in {place}"
+        return f"SkyPilot {install_skypilot(place, clouds, tell)} is in {place}"
 
     def describe(self, folder: Path | None) -> Sequence[str]:
         """See `ProgramRuntime.describe`."""

