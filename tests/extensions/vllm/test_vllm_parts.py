@@ -330,3 +330,19 @@ async def test_a_server_that_makes_no_step_is_started_again(silent: str, tmp_pat
     await until(lambda: supervisor.restarts == 1)
     assert supervisor.current is not first and not (await supervisor.worker(60)).engine.health().error
     await supervisor.close()
+
+
+def test_a_cloud_says_nothing_about_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from art_extensions.vllm import runtime
+
+    kinds: list[str] = []
+
+    def install(folder: Path, kind: runtime.Kind, tell: object) -> runtime.Installed:
+        kinds.append(kind)
+        return runtime.Installed(vllm=TESTED, kind=kind, torch="2", transformers="5", made_at=0.0)
+
+    monkeypatch.setattr(runtime, "install_vllm", install)
+    monkeypatch.setattr(runtime, "machine_kind", lambda: "cuda")
+    for device in ("auto", "cpu", "cuda"):
+        runtime.VLLM_RUNTIME.install(tmp_path, device, ["aws"], lambda line: None)
+    assert kinds == ["cuda", "cpu", "cuda"]
