@@ -21,6 +21,7 @@ from art.extensions import (
     ENGINE,
     ENVIRONMENT,
     GROUP,
+    MODEL,
     PAGES,
     PLACER,
     PUBLISHER,
@@ -59,6 +60,7 @@ def test_ours_come_through_the_door() -> None:
         DIALECT,
         ENGINE,
         ENVIRONMENT,
+        MODEL,
         PAGES,
         PLACER,
         PUBLISHER,
@@ -127,7 +129,7 @@ def test_the_loop_runs_without_any_extension(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_example_is_installed_and_used(tmp_path: Path) -> None:
-    """Its environment, its tracker and its command, in a Python that has it and nothing else that is new."""
+    """Its environment, tracker, command and loss, in a Python that has it and nothing else that is new."""
     package, site = tmp_path / "package", tmp_path / "site"
     shutil.copytree(EXAMPLE, package)
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site)]
@@ -147,3 +149,7 @@ def test_the_example_is_installed_and_used(tmp_path: Path) -> None:
     assert "known lists are animals, colors" in told["refused"]
     rows = (tmp_path / "run" / "p" / "models" / "m" / "numbers.csv").read_text().splitlines()
     assert "3,val/right,0.5" in rows
+    one_update, three_updates = told["penalties"]
+    assert one_update == pytest.approx(0.0, abs=1e-6)  # on policy the ratio is 1
+    assert three_updates > 1e-4
+    assert "has no parameter 'beta'. Known: epsilon" in told["parameter"]

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from crosscheck import environment
 
-from art.engine.gguf_cache import local_folder
+from art.engine.base_models import local_folder
 from bench.real.decode import COUNTS, PEERS, SIBLINGS, measure_decode
 from bench.real.gradient import gradient_cpu
 from bench.real.limits import Limits, measure_limits

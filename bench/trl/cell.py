@@ -17,7 +17,7 @@ from typing import Any
 
 from crosscheck import environment
 
-from art.engine.gguf_cache import local_folder
+from art.engine.base_models import local_folder
 from bench.learning.cells import Cell, Measured
 from bench.learning.example_programs import EXAMPLES, ROOT
 from bench.trl.steps import ENVIRONMENT, SCRIPTS

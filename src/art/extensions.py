@@ -9,6 +9,10 @@
                  `NamedEnvironment` (`art.environments.adapters`)
     deployment   a provider that `deploy_model` may name: a class that makes a `DeploymentProvider`
                  (`art_extensions.publish.deployment`)
+    loss         the term of one token, by the name that `loss_fn=` takes: a `LossExtension`
+                 (`art.batch.algorithms.facts`)
+    model        models in another form than a folder of transformers, by the name of the form: a
+                 `ModelSource` (`art.engine.base_models`)
     publisher    what brings a checkpoint to other programs, by the names `export` and `deploy`: the functions
                  that `art.client.publishing` describes
     pages        the pages of the runs under a server's /ui, by the name `runs`: a function that makes
@@ -47,6 +51,8 @@ DEPLOYMENT = "deployment"
 DIALECT = "dialect"
 ENGINE = "engine"
 ENVIRONMENT = "environment"
+LOSS = "loss"
+MODEL = "model"
 PAGES = "pages"
 PLACER = "placer"
 PUBLISHER = "publisher"

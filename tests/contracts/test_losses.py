@@ -162,7 +162,6 @@ def test_clipping_is_counted(name: str) -> None:
 @EVERY
 def test_the_table_of_facts_knows_it(name: str) -> None:
     assert FACTS[name].params == tuple(field.name for field in dataclasses.fields(LOSSES[name].params))
-    assert FACTS[name].has_ratio == LOSSES[name].has_ratio
     assert set(FACTS) == set(LOSSES) == set(BY_LOSS)
 
 

@@ -193,7 +193,7 @@ def peft_replies(adapter: Path) -> list[str]:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-    from art.engine.gguf_cache import local_folder
+    from art.engine.base_models import local_folder
 
     base = AutoModelForCausalLM.from_pretrained(local_folder(BASE), dtype="float32")
     model = PeftModel.from_pretrained(base, adapter).eval()

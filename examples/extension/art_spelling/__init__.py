@@ -1,1 +1,1 @@
-"""An environment, a tracker and a command that ART finds by the entry points in `pyproject.toml`."""
+"""An environment, a tracker, a command and a loss that ART finds by the entry points in `pyproject.toml`."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from art.batch.algorithms import TABLE, Row
-from art.batch.algorithms.facts import LOSSES
+from art.batch.algorithms.facts import loss_facts
 from art.batch.algorithms.table import find_row
 
 
@@ -37,7 +37,7 @@ def spelled(row: Row) -> dict[str, Any]:
         "meaning": row.meaning,
         "papers": list(row.papers),
         "needs": list(row.needs),
-        "formula": LOSSES[row.algorithm.loss.name].formula,
+        "formula": loss_facts(row.algorithm.loss.name).formula,
         "algorithm": row.algorithm.model_dump(mode="json"),
     }
 
@@ -55,7 +55,7 @@ def overview() -> Table:
 
 def detail(row: Row) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False, title=row.meaning, title_justify="left")
-    table.add_row("[bold]minimises[/bold]", f"[bold]{LOSSES[row.algorithm.loss.name].formula}[/bold]")
+    table.add_row("[bold]minimises[/bold]", f"[bold]{loss_facts(row.algorithm.loss.name).formula}[/bold]")
     for part in type(row.algorithm).model_fields:
         if part in row.needs:
             table.add_row(part, "[yellow]yours to give[/yellow]")

@@ -227,7 +227,7 @@ def known_model(model: str, data_dir: Path) -> tuple[RegisterRequest | None, str
 
     Raises NotFoundError for a name that can be neither.
     """
-    from art.engine.base_models import SUFFIX, is_folder, resolve_base
+    from art.engine.base_models import is_file_name, is_folder, resolve_base
     from art.server.checkpoints.registered_models import RegisteredModels
     from art.server.data_folder import DataLayout
     from art.wire.models import RegisterRequest, find_summary
@@ -238,7 +238,7 @@ def known_model(model: str, data_dir: Path) -> tuple[RegisterRequest | None, str
     except NotFoundError:
         project, slash, _ = model.partition("/")
         if project in {one.project for one in summaries} or not (
-            slash or is_folder(model) or model.lower().endswith(SUFFIX)
+            slash or is_folder(model) or is_file_name(model)
         ):
             raise
         return None, resolve_base(model).name

@@ -89,15 +89,13 @@ def show_card(
 
 def card_of(base: str) -> str:
     """Returns the text of a base model's card. Raises ConfigurationError where none is on this machine."""
-    from art.engine.base_models import resolve_base
-    from art.engine.gguf_cache import find_converted
+    from art.engine.base_models import model_source, resolve_base
 
     found = resolve_base(base)
-    folder = find_converted(found.source) if found.is_gguf else Path(found.source)
+    folder = model_source(found).find_folder(found.source) if found.made_by else Path(found.source)
     if folder is None:
         raise ConfigurationError(
-            f"{base} is a GGUF file that was never used here: `art audit-model {base}` converts it into a "
-            "folder, which has its card"
+            f"{base} was never used here: `art audit-model {base}` makes a folder of it, which has its card"
         )
     card = folder / "README.md"
     if card.is_file():
@@ -195,14 +193,16 @@ def print_table(found: Iterable[ModelSummary]) -> None:
 
 
 def print_converted() -> None:
-    """Prints one line for each GGUF file that was converted on this machine."""
-    from art.engine.gguf_cache import list_converted
+    """Prints one line for each model of another form that was made a folder of on this machine."""
+    from art.engine.base_models import model_sources
 
-    found = list_converted()
-    if found:
-        typer.echo("\nConverted from GGUF, for all data folders (delete a folder to free its space):")
-    for one in found:
-        typer.echo(f"{one.source}  {size_text(one.size_bytes)}  {one.folder}")
+    for source in model_sources().values():
+        if found := source.list_folders():
+            typer.echo(
+                f"\nConverted from {source.form}, for all data folders (delete a folder to free its space):"
+            )
+        for one in found:
+            typer.echo(f"{one.source}  {size_text(one.size_bytes)}  {one.folder}")
 
 
 def shown_facts(one: ModelSummary) -> Iterable[tuple[str, str]]:

@@ -73,7 +73,7 @@ def check_base_model(name: str) -> None:
     from art.engine.base_models import is_folder, resolve_base
 
     base = resolve_base(name)
-    if not base.is_gguf and not is_folder(base.source):
+    if base.made_by is None and not is_folder(base.source):
         from art.rendering.registry import is_on_hub
 
         is_on_hub(base.source)

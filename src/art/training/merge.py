@@ -22,8 +22,8 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from art.engine.base_models import local_folder
 from art.engine.builtin.quantized import is_quantized, unpacked_weight
-from art.engine.gguf_cache import local_folder
 from art.errors import ARTError, CheckpointError
 from art.process.environment import die_with_parent
 from art.training.causal_lm import load_causal_lm

@@ -1,5 +1,5 @@
 """The conversation about models (register, look up, fork, delete), the files of a checkpoint folder, and the
-requests that merge one into a whole model and that convert a GGUF file.
+requests that merge one into a whole model.
 """
 
 from __future__ import annotations
@@ -295,24 +295,3 @@ class MergeReply(Strict):
     """Largest relative difference of the logits before and after merging; None: there was no adapter."""
     error: str | None = None
     """Why nothing was written."""
-
-
-class ConversionRequest(Strict):
-    """The one line on the standard input of `python -m art.training.gguf_conversion`."""
-
-    source: str
-    """A path, `hf://...`, or the name of a file that a package ships."""
-    cache: str
-    """The folder in which the model's folder is made."""
-    patience_s: float
-    """How long to wait for another program that converts the same file, and for a download."""
-
-
-class ConversionReply(Strict):
-    """A line on its standard output: a phase that begins, or the end."""
-
-    phase: str | None = None
-    folder: str | None = None
-    error: str | None = None
-    """Why nothing was written."""
-    kind: Literal["configuration", "extra", "disk", "deadline"] = "configuration"

@@ -78,8 +78,7 @@ async def all_verdicts(
     name: str, *, device: str = "auto", dtype: str = "auto", tell: Callable[[str], None] = lambda phase: None
 ) -> AsyncIterator[AuditVerdict]:
     """The chat format first, for it needs no weights. tell: called with the phases of a conversion."""
-    from art.engine.base_models import resolve_base
-    from art.engine.gguf_cache import with_folder
+    from art.engine.base_models import resolve_base, with_folder
 
     try:
         base = await with_folder(resolve_base(name), tell)

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from art.engine.gguf_cache import local_folder
+from art.engine.base_models import local_folder
 from art.engine.protocol import Deadlines
 from art.engine.remote import RemoteEngine
 from art.engine.replicas.pool import EnginePool, ReplicaWaits

@@ -225,7 +225,7 @@ def base_text(facts: CardFacts) -> str:
     if facts.base_model.startswith(BUILT_IN):
         lines.append(
             "- The base comes with the Python package `agent-reinforcement-trainer`: "
-            f'`art.engine.gguf_cache.local_folder("{facts.base_model}")` is its folder.'
+            f'`art.engine.base_models.local_folder("{facts.base_model}")` is its folder.'
         )
     return "\n".join(lines) + "\n"
 
@@ -253,7 +253,7 @@ def loading(facts: CardFacts, format: str, where: str) -> str:
     base, rank = facts.base_name, (facts.lora or {}).get("r")
     imports, source = "", f'"{base}"'
     if facts.base_model.startswith(BUILT_IN):
-        imports, source = "from art.engine.gguf_cache import local_folder\n", f'local_folder("{base}")'
+        imports, source = "from art.engine.base_models import local_folder\n", f'local_folder("{base}")'
         base = "FOLDER_OF_THE_BASE"
     return (
         f"With PEFT:\n\n```python\n{imports}from peft import PeftModel\n"

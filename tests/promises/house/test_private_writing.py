@@ -16,6 +16,7 @@ ROOMS = (
 )
 MAKING = {"mkdir", "makedirs", "write_text", "write_bytes"}
 FOR_OTHERS = {
+    "art_extensions/gguf/conversion.py": "base models are public",
     "art_extensions/publish/export.py": "an export is made for another program",
     "art_extensions/sandbox/confined/isolation.py": "folders of a sandbox",
     "art_extensions/sandbox/confined/work.py": "a file in a sandbox",
@@ -23,7 +24,6 @@ FOR_OTHERS = {
     "art/runs/quickstart_report.py": "the file that --json names",
     "art/training/checkpoint.py": "closed before the checkpoint is in its place",
     "art/training/device_memory.py": "a file of the kernel",
-    "art/training/gguf_conversion.py": "base models are public",
     "art/training/lora.py": "closed before the checkpoint is in its place",
     "art/training/merge.py": "an export is made for another program",
 }

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from art.batch.algorithms.facts import LOSSES, SEQUENCE_LOSSES, TOKEN_CORRECTIONS, LossFacts, update_count
+from art.batch.algorithms.facts import TOKEN_CORRECTIONS, LossFacts, loss_facts, update_count
 from art.batch.algorithms.table import DEFAULT, find_row, spelling_hint
 from art.errors import ConfigurationError
 from art.wire.algorithm import Algorithm, MismatchSpec
@@ -24,9 +24,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
 
     The values of a loss's parameters are checked where the loss is made, before a step begins.
     """
-    facts = LOSSES.get(algorithm.loss.name)
-    if facts is None:
-        raise ConfigurationError(f"Unknown loss {algorithm.loss.name!r}. Known: {', '.join(sorted(LOSSES))}.")
+    facts = loss_facts(algorithm.loss.name)
     refusals = [
         *_params(algorithm, facts),
         *_ratio(algorithm, facts),
@@ -153,7 +151,7 @@ def _mismatch(a: Algorithm, facts: LossFacts) -> Iterator[str]:
                 f"Mismatch {spec.kind!r} with ratio_to='sampler': the ratio corrects for the sampler "
                 "already, and the weight would do it again. Use ratio_to='trainer', or a mask."
             )
-        if spec.kind in TOKEN_CORRECTIONS and (a.ratio != "token" or a.loss.name in SEQUENCE_LOSSES):
+        if spec.kind in TOKEN_CORRECTIONS and (a.ratio != "token" or facts.by_sequence):
             yield (
                 f"Mismatch {spec.kind!r} corrects single tokens, but the term of loss {a.loss.name!r} with "
                 f"ratio {a.ratio!r} belongs to a whole sequence. Use a 'sequence_' or 'geometric_' kind."

@@ -6,10 +6,14 @@ The functions of the token terms are in `art.training.losses`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
+from art.errors import ConfigurationError
+from art.extensions import LOSS, extension_points, load_extension
 from art.wire.algorithm import Algorithm, RatioLevel
 
 ANY: tuple[RatioLevel, ...] = ("token", "sequence", "average", "geometric_average")
@@ -26,6 +30,22 @@ class LossFacts:
     why: str = ""
     """Why the other levels do not fit."""
     has_ratio: bool = True
+    """It divides by the probability of another policy, so it may be trained on that policy's samples."""
+    by_sequence: bool = False
+    """Its term looks at more than its own token, so it is only right where a sequence is whole."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossExtension:
+    """A loss that a package adds, by an entry point `loss.NAME`. It is loaded without torch."""
+
+    facts: LossFacts
+    """Their `params` are left out: they are the fields of `params`."""
+    params: type[Any]
+    """A frozen dataclass. Its fields are floats, bools or may be None, each with a default."""
+    term: str
+    """Where the token term is, as MODULE:FUNCTION. The trainer alone imports it. It takes `LossInputs` and an
+    instance of `params`, and returns a `LossOutput` (`art.training.losses.base`)."""
 
 
 _CLIP = LossFacts(
@@ -52,6 +72,7 @@ LOSSES: Mapping[str, LossFacts] = MappingProxyType(
             params=("epsilon", "epsilon_high"),
             levels=("geometric",),
             why="it takes the geometric mean of token ratios that it clips itself",
+            by_sequence=True,
         ),
         "grpo": _CLIP,
         "importance_sampling": LossFacts(formula="-r A"),
@@ -63,13 +84,29 @@ LOSSES: Mapping[str, LossFacts] = MappingProxyType(
             params=("k", "lam", "k_negative", "lam_negative"),
             levels=("token",),
             why="it takes the product over the sequence itself",
+            by_sequence=True,
         ),
     }
 )
 
 
-SEQUENCE_LOSSES = frozenset({"gmpo", "vespo"})
 TOKEN_CORRECTIONS = frozenset({"token_truncate", "token_mask"})
+
+
+def known_losses() -> list[str]:
+    """Returns the names of all losses, those of installed extensions too."""
+    return sorted({*LOSSES, *extension_points(LOSS)})
+
+
+def loss_facts(name: str) -> LossFacts:
+    """Returns what is known of a loss. Raises ConfigurationError for an unknown name."""
+    if name in LOSSES:
+        return LOSSES[name]
+    if name not in extension_points(LOSS):
+        raise ConfigurationError(f"Unknown loss {name!r}. Known: {', '.join(known_losses())}.")
+    added: LossExtension = load_extension(LOSS, name)
+    params = tuple(field.name for field in dataclasses.fields(added.params))
+    return dataclasses.replace(added.facts, params=params)
 
 
 def update_count(algorithm: Algorithm) -> int:
@@ -83,7 +120,7 @@ def needs_sequences(algorithm: Algorithm) -> bool:
     """A term looks at more than its own token, so the loss is only right where its sequence is whole."""
     return (
         algorithm.ratio != "token"
-        or algorithm.loss.name in SEQUENCE_LOSSES
+        or loss_facts(algorithm.loss.name).by_sequence
         or any(spec.kind not in TOKEN_CORRECTIONS for spec in algorithm.mismatch)
     )
 

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from art.backend import EarlierTrainOptions, Refused, TrainOptions
 from art.batch.algorithms import DEFAULT, TABLE, check_algorithm, resolve
-from art.batch.algorithms.facts import LOSSES, update_count
+from art.batch.algorithms.facts import known_losses, update_count
 from art.client.options.declared_options import declared_options, refused_options
 from art.client.options.foreign_options import meant_option
 from art.errors import ConfigurationError
@@ -118,10 +118,10 @@ def _row(o: TrainOptions) -> Algorithm:
     given, loss = o["algorithm"], o["loss_fn"]
     if given is None:
         name = loss or Algorithm().loss.name
-        if name not in LOSSES:
+        if name not in known_losses():
             hint = f"; an algorithm has that name: algorithm={name!r}" if name in TABLE else ""
             raise ConfigurationError(
-                f"train(loss_fn={name!r}): no such loss{hint}. Known: {', '.join(sorted(LOSSES))}."
+                f"train(loss_fn={name!r}): no such loss{hint}. Known: {', '.join(known_losses())}."
             )
         default = resolve(DEFAULT)
         if name == default.loss.name:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from art.engine.base_models import SUFFIX, resolve_base
+from art.engine.base_models import is_file_name, resolve_base
 from art.errors import RequestError
 from art.server.data_folder import check_name
 from art.server.http import read_bytes
@@ -95,7 +95,7 @@ def _check_base(base_model: str) -> None:
         base_model.count("/") <= 1
         and not base_model.startswith((".", "~", "/", HUB))
         and "\\" not in base_model
-        and not base_model.lower().endswith(SUFFIX)  # whether the machine has such a file is not told either
+        and not is_file_name(base_model)  # whether the machine has such a file is not told either
     )
     if base_model.startswith("art/") or (plain and resolve_base(base_model).source == base_model):
         return

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from art.engine.base_models import BaseModel
-from art.engine.gguf_cache import with_folder
+from art.engine.base_models import BaseModel, with_folder
 from art.engine.protocol import Deadlines, Engine, EngineServer, ServerOrder
 from art.engine.registry import check_bits, engine_kind, engine_options
 from art.engine.replicas.pool import EnginePool, ReplicaWaits

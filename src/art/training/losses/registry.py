@@ -1,7 +1,8 @@
 """Losses by name, with their parameters: the fields of a loss's dataclass, each with values that its
 annotation allows.
 
-A new loss is one file and one line here; `tests/contracts/test_losses.py` tests it from then on.
+A new loss is one file, a line here and one in `art.batch.algorithms.facts`; `tests/contracts/test_losses.py`
+tests it from then on. One of another package comes through the door for extensions.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType, NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from art.batch.algorithms.facts import LossExtension, loss_facts
 from art.errors import ConfigurationError
+from art.extensions import LOSS, load_extension
 from art.training.losses import (
     cispo,
     cross_entropy,
@@ -68,15 +72,13 @@ class LossKind:
 
     function: Callable[[LossInputs, Any], LossOutput]
     params: type[Any]
-    has_ratio: bool = True
-    """It divides by the probability of another policy, so it may be trained on that policy's samples."""
 
 
 LOSSES: Mapping[str, LossKind] = MappingProxyType(
     {
         "cispo": LossKind(function=cispo.cispo, params=cispo.CispoParams),
         "cross_entropy": LossKind(
-            function=cross_entropy.cross_entropy, params=cross_entropy.CrossEntropyParams, has_ratio=False
+            function=cross_entropy.cross_entropy, params=cross_entropy.CrossEntropyParams
         ),
         "dppo": LossKind(function=dppo.dppo, params=dppo.DppoParams),
         "gmpo": LossKind(function=gmpo.gmpo, params=gmpo.GmpoParams),
@@ -86,9 +88,7 @@ LOSSES: Mapping[str, LossKind] = MappingProxyType(
             params=importance_sampling.ImportanceSamplingParams,
         ),
         "ppo": LossKind(function=ppo.ppo, params=ppo.PpoParams),
-        "reinforce": LossKind(
-            function=reinforce.reinforce, params=reinforce.ReinforceParams, has_ratio=False
-        ),
+        "reinforce": LossKind(function=reinforce.reinforce, params=reinforce.ReinforceParams),
         "sapo": LossKind(function=sapo.sapo, params=sapo.SapoParams),
         "vespo": LossKind(function=vespo.vespo, params=vespo.VespoParams),
     }
@@ -103,8 +103,19 @@ def make_loss(algorithm: Algorithm) -> Loss:
     Which parts fit each other is `art.batch.algorithms.check_algorithm`'s to say.
     """
     spec = algorithm.loss
-    kind = LOSSES.get(spec.name)
-    if kind is None:
-        raise ConfigurationError(f"Unknown loss {spec.name!r}. Known: {', '.join(sorted(LOSSES))}.")
+    facts = loss_facts(spec.name)
+    kind = LOSSES.get(spec.name) or _added_loss(spec.name)
     params = bind_params(spec.name, kind.params, spec.params)
-    return compose(algorithm, lambda x: kind.function(x, params), has_ratio=kind.has_ratio)
+    return compose(algorithm, lambda x: kind.function(x, params), has_ratio=facts.has_ratio)
+
+
+def _added_loss(name: str) -> LossKind:
+    """Returns the loss of an extension. Raises ConfigurationError where its term cannot be imported."""
+    added: LossExtension = load_extension(LOSS, name)
+    module, _, function = added.term.partition(":")
+    try:
+        return LossKind(function=getattr(import_module(module), function), params=added.params)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"the term of loss {name!r} is {added.term}, which cannot be imported: {error}"
+        ) from error

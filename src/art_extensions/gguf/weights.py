@@ -11,7 +11,7 @@ import torch
 from art.engine.builtin.free_memory import GIB, free_memory
 from art.errors import ConfigurationError
 from art.process.imports import import_lock
-from art.training.gguf_header import PLAIN, GgufHeader, GgufTensor
+from art_extensions.gguf.header import PLAIN, GgufHeader, GgufTensor
 
 SAFETENSORS = "Take the model's folder in safetensors as base_model"
 PARAMETERS: Mapping[str, str] = MappingProxyType(

@@ -6,14 +6,15 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from gguf_files import nano_model, write_gguf
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from art.engine.gguf_cache import converted_name, list_converted, local_folder
+from art.engine.base_models import local_folder
 from art.errors import ConfigurationError
-from gguf_files import nano_model, write_gguf
+from art_extensions.gguf.cache import converted_name, list_converted
 from serving import serving_in_a_thread
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 import art
-from art.engine.gguf_cache import list_converted, local_folder
+from art.engine.base_models import local_folder
 from art_extensions.audit.audit_run import all_verdicts
+from art_extensions.gguf.cache import list_converted
 
 pytestmark = pytest.mark.slow
 

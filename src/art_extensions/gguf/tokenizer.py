@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from art.errors import ConfigurationError
 from art.process.imports import import_lock
-from art.training.gguf_header import GgufHeader
+from art_extensions.gguf.header import GgufHeader
 
 CONTROL, USER_DEFINED = 3, 4
 """Types of tokens: special, and plain but never cut."""

@@ -8,12 +8,13 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from art.engine.base_models import PACKAGED, hub_file
-from art.engine.gguf_cache import Tell, digest_of, file_here
+from art.engine.base_models import Tell
 from art.errors import ConfigurationError, DeadlineError, extra_needed
 from art.process.files import disk_error, disk_trouble
 from art.process.imports import import_lock
 from art.wire.records import HUB
+from art_extensions.gguf.cache import digest_of, file_here
+from art_extensions.gguf.names import PACKAGED, hub_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from art.training.gguf_header import GgufHeader
+from art_extensions.gguf.header import GgufHeader
 
 SAMPLED_ROWS = 64
 """Rows of a tensor that the figures of the card are measured on."""

@@ -9,21 +9,22 @@ from typing import Any
 
 import pytest
 import torch
+from gguf_files import NANO, nano_model, write_gguf
 from transformers import AutoModelForCausalLM
 
-from art.engine.base_models import PACKAGED
+from art.engine.base_models import resolve_base, with_folder
 from art.engine.builtin import free_memory
 from art.engine.builtin.model import load_model
-from art.engine.gguf_cache import converted_name, digest_of, with_folder
 from art.errors import ConfigurationError, DeadlineError, DiskError, MissingExtraError
 from art.process.files import take_lock
-from art.training import gguf_conversion, gguf_weights
 from art.training.causal_lm import load_causal_lm
-from art.training.gguf_conversion import convert
-from art.training.gguf_files import fetch_packaged
 from art.wire.engine import BuiltinOptions
-from art.wire.models import ConversionRequest
-from gguf_files import NANO, nano_model, write_gguf
+from art_extensions.gguf import conversion, weights
+from art_extensions.gguf.cache import converted_name, digest_of
+from art_extensions.gguf.conversion import convert
+from art_extensions.gguf.files import fetch_packaged
+from art_extensions.gguf.messages import ConversionRequest
+from art_extensions.gguf.names import PACKAGED
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_before_anything_is_written(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gguf_conversion, "free_bytes", lambda path: 1000)
+    monkeypatch.setattr(conversion, "free_bytes", lambda path: 1000)
     told = refusal(good, tmp_path, DiskError)
     assert "takes 67,450,496 bytes when it is converted" in told and "has 1,000 free" in told
 
@@ -125,8 +126,8 @@ def test_a_full_disk_is_told_before_anything_is_written(
 def test_a_model_too_large_for_memory_is_told_before_it_is_read(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gguf_weights, "free_memory", lambda device: 2**30)
-    monkeypatch.setattr(gguf_weights, "read_model", None)
+    monkeypatch.setattr(weights, "free_memory", lambda device: 2**30)
+    monkeypatch.setattr(weights, "read_model", None)
     told = refusal(good, tmp_path)
     assert "needs 1.0 GiB of main memory (0.00 billion weights), and 1.0 GiB are free" in told
 
@@ -158,8 +159,6 @@ async def test_a_missing_package_is_named_with_its_extra(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sys
-
-    from art.engine.base_models import resolve_base
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "gguf", None)  # type: ignore[arg-type]

@@ -10,27 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gguf_files import nano_model, write_gguf
 from typer.testing import CliRunner
 
 from art.cli.main import app
-from art.engine.gguf_cache import (
-    MODULE,
-    converted_name,
-    digest_of,
-    find_converted,
-    list_converted,
-    local_folder,
-)
+from art.engine.base_models import local_folder
 from art.errors import ConfigurationError
 from art.process.files import take_lock
-from art.wire.models import ConversionReply, ConversionRequest
-from gguf_files import nano_model, write_gguf
+from art_extensions.gguf.cache import converted_name, digest_of, find_converted, list_converted
+from art_extensions.gguf.messages import ConversionReply, ConversionRequest
+from art_extensions.gguf.source import MODULE
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import sys
-from art.engine.gguf_cache import local_folder
+from art.engine.base_models import local_folder
 print("folder:", local_folder(sys.argv[1], lambda phase: print(phase, flush=True)))
 """
 

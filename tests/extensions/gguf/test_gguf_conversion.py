@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize, quantize
+from gguf_files import NANO, gguf_name, nano_model, write_gguf
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, set_seed
 
-from art.engine.gguf_cache import RECORD_FILE, converted_name, digest_of
 from art.rendering.registry import create_chat_renderer
-from art.training.gguf_conversion import convert
-from art.training.gguf_header import read_config, read_header
-from art.training.gguf_tokenizer import SPLITS, read_tokenizer
-from art.wire.models import ConversionRequest
-from gguf_files import NANO, gguf_name, nano_model, write_gguf
+from art_extensions.gguf.cache import RECORD_FILE, converted_name, digest_of
+from art_extensions.gguf.conversion import convert
+from art_extensions.gguf.header import read_config, read_header
+from art_extensions.gguf.messages import ConversionRequest
+from art_extensions.gguf.tokenizer import SPLITS, read_tokenizer
 
 SHAPE: dict[str, Any] = dict(
     vocab_size=355,

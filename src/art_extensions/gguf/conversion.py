@@ -1,6 +1,6 @@
 """Converts a GGUF file into a model folder of transformers, as a process of its own:
 
-    python -m art.training.gguf_conversion    one line of JSON in, a line for each phase, one with the end
+    python -m art_extensions.gguf.conversion    one line of JSON in, a line for each phase, one with the end
 
 Whole or not at all: under another name, flushed to the disk, then renamed. Of several programs that convert
 the same file one does it, and the others wait for its folder. What a killed one left is removed by the next.
@@ -19,14 +19,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from art.engine.base_models import PACKAGED
-from art.engine.gguf_cache import RECORD_FILE, VERSION, Tell, converted_name
+from art.engine.base_models import Tell
 from art.errors import ARTError, DeadlineError, DiskError, MissingExtraError, extra_needed
 from art.process.files import disk_error, flush, free_bytes, take_lock, write_flushed
 from art.process.imports import import_lock
-from art.training.gguf_files import FoundFile, fetch_packaged, find_file
-from art.wire.models import ConversionReply, ConversionRequest
 from art.wire.records import flaws_without_values
+from art_extensions.gguf.cache import RECORD_FILE, VERSION, converted_name
+from art_extensions.gguf.files import FoundFile, fetch_packaged, find_file
+from art_extensions.gguf.messages import ConversionReply, ConversionRequest
+from art_extensions.gguf.names import PACKAGED
 
 LOOK_S = 0.5
 """How often a waiting program looks at the lock, so that its end is noticed."""
@@ -111,10 +112,10 @@ def convert_file(path: Path, found: FoundFile, fresh: Path, tell: Tell) -> None:
         with import_lock:
             import gguf  # noqa: F401
     with import_lock:
-        from art.training.gguf_card import card_text
-        from art.training.gguf_header import read_config, read_header
-        from art.training.gguf_tokenizer import read_tokenizer, stop_ids
-        from art.training.gguf_weights import check_memory, read_model
+        from art_extensions.gguf.card import card_text
+        from art_extensions.gguf.header import read_config, read_header
+        from art_extensions.gguf.tokenizer import read_tokenizer, stop_ids
+        from art_extensions.gguf.weights import check_memory, read_model
 
     tell(f"reading {path.name}")
     header = read_header(path)
