@@ -90,6 +90,9 @@ test: $(VENV)/.installed     ## install, then test the core and the ways through
 test-all: environments       ## all tests, with the environments that they need
 	ART_TEST_EVERYTHING=1 $(PYTEST) $(ARGS)
 
+test-core: $(VENV)/.installed         ## the quick tests of the core in a copy without any extension
+	$(BIN)/python tests/extensions/alone.py --core --numprocesses 3 --dist loadfile $(ARGS)
+
 test-alone: $(VENV)/.installed        ## delete each extension in turn, and run the loop without it (about five minutes)
 	$(BIN)/python tests/extensions/alone.py $(ARGS)
 

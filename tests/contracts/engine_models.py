@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -25,10 +25,10 @@ from transformers import (
 from art.engine.protocol import Delta, GenerateRequest, Sampling, ServerOrder, TopLogprobs
 from art.engine.registry import worker_command
 from art.wire.engine import BuiltinOptions, WorkerReady, WorkerStart
-from art_extensions.vllm.client import VllmClient
-from art_extensions.vllm.engine import VllmEngine
-from art_extensions.vllm.options import VllmOptions
-from art_extensions.vllm.start import start_vllm
+
+if TYPE_CHECKING:
+    from art_extensions.vllm.engine import VllmEngine
+    from art_extensions.vllm.options import VllmOptions
 
 VOCAB = 384
 CONTEXT = 256
@@ -173,6 +173,10 @@ def running_worker(base: Path, options: BuiltinOptions) -> Iterator[tuple[subpro
 @contextmanager
 def running_vllm(base: Path, options: VllmOptions, folder: Path) -> Iterator[Callable[[], VllmEngine]]:
     """A real vLLM server, kept by an event loop of its own; each call is a new engine over it."""
+    from art_extensions.vllm.client import VllmClient
+    from art_extensions.vllm.engine import VllmEngine
+    from art_extensions.vllm.start import start_vllm
+
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

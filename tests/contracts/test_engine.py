@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -42,15 +43,12 @@ from art.errors import (
 )
 from art.wire.engine import BuiltinOptions
 from art.wire.samples import MAX_CANDIDATES, split_candidates
-from art_extensions.vllm.engine import VllmEngine
-from art_extensions.vllm.options import VllmOptions
-from art_extensions.vllm.start import attach
 from waiting import DEADLINE_S, until
 
+if TYPE_CHECKING:
+    from art_extensions.vllm.engine import VllmEngine
+
 OPTIONS = BuiltinOptions(dtype="float32", device="cpu", threads=1, max_running=16, max_waiting=64)
-VLLM_OPTIONS = VllmOptions(
-    environment=VLLM_ENVIRONMENT, dtype="float32", threads=1, max_running=16, max_waiting=64
-)
 CLOSE = 1e-4
 
 
@@ -78,7 +76,12 @@ def worker(base: Path) -> Iterator[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def vllm(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], VllmEngine]]:
     """One server for all of the module: it takes half a minute to start."""
-    with running_vllm(base, VLLM_OPTIONS, tmp_path_factory.mktemp("vllm")) as engine_over_it:
+    from art_extensions.vllm.options import VllmOptions
+
+    options = VllmOptions(
+        environment=VLLM_ENVIRONMENT, dtype="float32", threads=1, max_running=16, max_waiting=64
+    )
+    with running_vllm(base, options, tmp_path_factory.mktemp("vllm")) as engine_over_it:
         yield engine_over_it
 
 
@@ -849,6 +852,9 @@ async def forwarded(socket: str) -> asyncio.Server:
 async def test_a_vllm_that_runs_already_is_attached_to(
     vllm: Callable[[], VllmEngine], base: Path, adapters: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
+    from art_extensions.vllm.options import VllmOptions
+    from art_extensions.vllm.start import attach
+
     [server] = [
         child
         for child in psutil.Process().children(recursive=True)

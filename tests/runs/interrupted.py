@@ -17,10 +17,10 @@ from typing import Any
 
 import art
 from art.rewards.function_reward import FunctionReward
+from art.runs.environment_run import EnvironmentSettings
 from art.runs.folder import JudgedRunFolder, StepRow
 from art.runs.training_run import TaskRollouts, TrainingRun
 from art.types import TrainResult
-from art_extensions.scenarios.autorl import AutoRLSettings
 
 DEADLY = 2
 """The step that the process dies at."""
@@ -107,7 +107,7 @@ async def run(path: Path, point: str, *, answers: bool = True) -> list[str]:
     judge = FunctionReward(lambda trajectory: 0.5, name="half")
     training = TrainingRun(
         folder=folder,
-        rollouts=Good(model, AutoRLSettings(steps=3, groups_per_step=1)),
+        rollouts=Good(model, EnvironmentSettings(steps=3, groups_per_step=1)),
         train=["a", "b"],
         test=["c"],
         judge=judge,

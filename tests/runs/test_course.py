@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import art
+from art.runs.environment_run import EnvironmentSettings
 from art.runs.folder import failures_of, judge_figures, mean_reward
 from art.runs.training_run import TaskRollouts, tasks_of_step
-from art_extensions.scenarios.autorl import AutoRLSettings
 
 
 class Told(TaskRollouts[str]):
@@ -30,7 +30,7 @@ class Told(TaskRollouts[str]):
 
 def told(**settings: Any) -> Told:
     return Told(
-        art.TrainableModel(name="n", project="p", base_model="b"), AutoRLSettings.from_options(settings)
+        art.TrainableModel(name="n", project="p", base_model="b"), EnvironmentSettings.from_options(settings)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from private_postgres import PrivatePostgres
 
@@ -13,9 +13,9 @@ from art.server.jobs.job_store import JobStore
 from art.server.jobs.job_table import JobTable
 from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger
-from art_extensions.postgres.database import PostgresDatabase, parse_address
-from art_extensions.postgres.jobs import PostgresJobStore
-from art_extensions.postgres.samples import PostgresLedger
+
+if TYPE_CHECKING:
+    from art_extensions.postgres.database import PostgresDatabase
 
 
 class Home:
@@ -39,6 +39,8 @@ class Home:
         return self.folder / "server" / "ledger.sqlite"
 
     async def database(self) -> PostgresDatabase:
+        from art_extensions.postgres.database import PostgresDatabase, parse_address
+
         assert self.url is not None
         self._databases.append(await PostgresDatabase.open(parse_address(self.url)))
         return self._databases[-1]
@@ -46,6 +48,8 @@ class Home:
     async def open_ledger(self, *, removes: bool = False) -> SampleLedger:
         if self.url is None:
             return Ledger(self.ledger_file, removes=removes)
+        from art_extensions.postgres.samples import PostgresLedger
+
         return await PostgresLedger.open(await self.database(), self.folder)
 
     @property
@@ -55,6 +59,8 @@ class Home:
     async def open_jobs(self) -> JobTable:
         if self.url is None:
             return JobStore(self.jobs_file)
+        from art_extensions.postgres.jobs import PostgresJobStore
+
         return await PostgresJobStore.open(await self.database(), epoch=None)
 
     def sql(self, query: str, *, of_jobs: bool = False) -> list[tuple[Any, ...]]:

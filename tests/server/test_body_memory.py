@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -18,7 +17,6 @@ from art.rendering.library import LibraryRenderer
 from art.server.http import ARRIVAL_GRACE, SLOWEST_ARRIVAL, BodyMemory
 from art.server.settings import LimitSettings
 from art.wire.models import RegisterRequest
-from art_extensions.postgres.front import _Body
 from waiting import DEADLINE_S, until
 
 LIMITS = LimitSettings(tenant_body_bytes=200_000, body_bytes=400_000, head_seconds=60)
@@ -105,18 +103,6 @@ async def test_a_body_counts_until_it_is_answered(world: World) -> None:
     assert (await answered).status_code == 200
     assert (await alice.post("/v1/chat/completions", content=body)).status_code == 200
     assert not world.app.bodies.bytes_of
-
-
-async def test_a_gateway_counts_what_it_reads_to_find_the_model() -> None:
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b" " * 60, "more_body": True}
-
-    memory = BodyMemory(100, 1000)
-    with memory.use("bob") as held, memory.use("bob") as use:
-        held.add(10)
-        with pytest.raises(OverloadedError, match="you have 70 bytes"):
-            await _Body(receive).read(10_000, use)
-    assert not memory.bytes_of
 
 
 def test_the_largest_body_has_minutes_not_a_quarter_of_an_hour() -> None:

@@ -24,11 +24,9 @@ from art.utils.trajectory_logging import (
     read_trajectory_groups_parquet,
 )
 from art.utils.trajectory_migration import (
-    auto_migrate_on_register,
     migrate_jsonl_to_parquet,
     trajectory_to_dict,
 )
-from art_extensions.compat.benchmarking import load_trajectories
 
 WRITER = """
 import sys
@@ -219,30 +217,6 @@ def test_lines_wait_for_the_folders_lock(tmp_path, work):
 def test_lines_alone_are_read_by_either_name(tmp_path, ending):
     append_lines(tmp_path / "0001.jsonl", [one("a")])
     assert names((tmp_path / "0001").with_suffix(ending)) == ["a"]
-
-
-async def test_both_files_of_a_step_count(tmp_path):
-    split = tmp_path / "p" / "models" / "m" / "trajectories" / "val"
-    append_groups(split / "0001.parquet", [one("a")])
-    append_lines(split / "0001.jsonl", [one("b"), one("c")])
-    table = await load_trajectories("p", art_path=tmp_path)
-    assert table["logs"].to_list() == [["a"], ["b"], ["c"]] and table["group_number"].to_list() == [0, 1, 2]
-    assert names(split / "0001.parquet") == ["a", "b", "c"] and names(split / "0001.jsonl") == ["b", "c"]
-
-    assert migrate_jsonl_to_parquet(split / "0001.jsonl", delete_original=False).files_migrated == 1
-    append_groups(split / "0001.parquet", [one("d")])
-    append_lines(split / "0001.jsonl", [one("e")])
-    table = await load_trajectories("p", art_path=tmp_path)
-    assert table["logs"].to_list() == [["a"], ["b"], ["c"], ["d"], ["e"]]
-    assert names(split / "0001.parquet") == ["a", "b", "c", "d", "e"]
-    assert migrate_jsonl_to_parquet(split / "0001.jsonl", dry_run=True).files_migrated == 1
-    assert auto_migrate_on_register(split.parents[1]).files_migrated == 1
-    assert names(split / "0001.parquet") == ["a", "b", "c", "d", "e"]
-    append_lines(split / "0001.jsonl", [one("f")])
-    assert auto_migrate_on_register(split.parents[1]).files_migrated == 1
-    assert names(split / "0001.parquet") == ["a", "b", "c", "d", "e", "f"]
-    originals = [split / f"0001.jsonl.migrated{number}" for number in ("", "-2")]
-    assert [path.read_bytes().count(b"\n") for path in originals] == [3, 1]
 
 
 def test_what_was_migrated_is_not_taken_twice(tmp_path):

@@ -8,7 +8,6 @@ import sys
 import orjson
 
 from art.wire.json_lines import one_line
-from art_extensions.cluster.messages import HostNews
 
 POINTS = map(chr, range(sys.maxunicode + 1))
 EVERY_BREAK = "".join(mark for mark in POINTS if len(f"a{mark}b".splitlines()) > 1)
@@ -21,9 +20,3 @@ def test_every_character_that_ends_a_line_is_escaped() -> None:
         line = one_line(written)
         assert len(line.decode().splitlines()) == 1
         assert json.loads(line) == orjson.loads(line) == value
-
-
-def test_a_log_of_such_characters_is_news_of_a_host() -> None:
-    news = HostNews(log=EVERY_BREAK)
-    (line,) = one_line(news.model_dump_json(exclude_none=True)).decode().splitlines()
-    assert HostNews.model_validate_json(line).log == EVERY_BREAK

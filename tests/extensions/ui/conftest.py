@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "server"))
+sys.path.append(str(Path(__file__).parents[2] / "rendering"))
+
+from gateway_fixtures import engine, renderer  # noqa: F401  fixtures
 from served_pages import ServedPages, Watched, served, words_of
 from starlette.testclient import TestClient
 

@@ -13,7 +13,7 @@ import pytest
 import art
 
 HERE = Path(__file__).parent
-HELPERS = (HERE.parent, HERE.parent / "server")
+HELPERS = (HERE.parents[1], HERE.parents[1] / "server")
 SOURCE = Path(art.__file__).parent
 OTHERS_WORDS = ("client/options/foreign_options.py", "compat/", "rewards/llm/")
 """Options of trainers and of judges that have the same names."""

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "server"))
-
 from art_servers import KEY, ArtServers
 from homes import Home
 from private_postgres import PASSWORD, programs, running_postgres

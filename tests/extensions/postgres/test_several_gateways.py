@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "server"))
-
 from art_servers import KEY, ArtServers
 from homes import Home
 from private_postgres import programs, running_postgres
