@@ -40,6 +40,7 @@ from art.errors import (
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.checkpoints.canary import canary_rows
 from art.server.checkpoints.checkpoints import Checkpoints
+from art.server.jobs.batch_plot import plot_batch, plot_needs
 from art.server.jobs.job_table import TrainingJob
 from art.server.jobs.step_files import keep_tokens, rollout_records, write_rollouts
 from art.server.jobs.step_job import StepJob
@@ -48,8 +49,6 @@ from art.server.jobs.train_rows import (
     group_rows,
     judge_figures,
     one_seed_groups,
-    plot_batch,
-    plot_needs,
     policy_ages,
     refuse_untrainable,
 )
