@@ -13,6 +13,8 @@
                  (`art.batch.algorithms.facts`)
     model        models in another form than a folder of transformers, by the name of the form: a
                  `ModelSource` (`art.engine.base_models`)
+    provider     who answers judges and generators, by the first part of a model's name: makes an `Llm`
+                 (`art.rewards.llm.request`) of the rest of the name and a mapping of options
     publisher    what brings a checkpoint to other programs, by the names `export` and `deploy`: the functions
                  that `art.client.publishing` describes
     pages        the pages of the runs under a server's /ui, by the name `runs`: a function that makes
@@ -55,6 +57,7 @@ LOSS = "loss"
 MODEL = "model"
 PAGES = "pages"
 PLACER = "placer"
+PROVIDER = "provider"
 PUBLISHER = "publisher"
 RUNTIME = "runtime"
 SANDBOX = "sandbox"

@@ -11,11 +11,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, did_you_mean
+from art.extensions import PROVIDER, extension_points, load_extension
 from art.process import environment
 from art.process.environment import variable
 from art.rewards.llm.endpoint import EndpointLlm
 from art.rewards.llm.function import FunctionLlm
-from art.rewards.llm.litellm_model import PREFIX, LitellmLlm
 from art.rewards.llm.own_model import OwnModelLlm
 from art.rewards.llm.params import FREE, Params, read_params
 from art.rewards.llm.request import Llm
@@ -103,8 +103,9 @@ def resolve_llm(
     """A model to ask.
 
     model: a name, "openai/o3" (provider and model), with `base_url` any name at that address;
-    "litellm/<name>": through litellm; an `art.Model` or `art.TrainableModel`: that model at its newest step;
-    a function: see `FunctionLlm`; something with `name` and `complete` as it is.
+    "litellm/<name>": through litellm, as other extensions of the kind `provider`; an `art.Model` or
+    `art.TrainableModel`: that model at its newest step; a function: see `FunctionLlm`; something with `name`
+    and `complete` as it is.
     params: litellm's names (temperature, max_tokens, timeout, extra_body, ...).
 
     Raises ConfigurationError for an unknown provider or option, and where a key is missing.
@@ -137,16 +138,17 @@ def base_of(model: TrainableModel, *, params: Mapping[str, Any] | None = None) -
 
 def _create_llm(
     name: str, base_url: str | None, api_key: str | None, params: Mapping[str, Any] | None
-) -> EndpointLlm | LitellmLlm:
+) -> Llm:
     if not name.strip():
         raise ConfigurationError(f"model={name!r}: give a name such as 'openai/o3'")
-    if name.startswith(PREFIX):
-        given = {"api_base": base_url, "api_key": api_key, **(params or {})}
-        return LitellmLlm(
-            name[len(PREFIX) :], {key: value for key, value in given.items() if value is not None}
-        )
-    chosen = read_params(params, base_url=base_url, api_key=api_key)
     first, slash, rest = name.partition("/")
+    if slash and first not in PROVIDERS and first in extension_points(PROVIDER):
+        given = {"api_base": base_url, "api_key": api_key, **(params or {})}
+        added: Llm = load_extension(PROVIDER, first)(
+            rest, {key: value for key, value in given.items() if value is not None}
+        )
+        return added
+    chosen = read_params(params, base_url=base_url, api_key=api_key)
     provider = PROVIDERS.get(first) if slash else None
     if provider is None:
         return _create_endpoint(name, chosen)
@@ -170,11 +172,11 @@ def _create_llm(
 def _create_endpoint(name: str, chosen: Params) -> EndpointLlm:
     if chosen.base_url is None:
         first, slash, _ = name.partition("/")
-        hint = did_you_mean(first, PROVIDERS)
+        known = [*PROVIDERS, *extension_points(PROVIDER)]
+        hint = did_you_mean(first, known)
         why = f"no provider {first!r}{hint and f', {hint}'}" if slash else "no provider before a slash"
         raise ConfigurationError(
-            f"model={name!r}: {why}; known: {', '.join(PROVIDERS)}, and litellm. With base_url= any name "
-            "will do."
+            f"model={name!r}: {why}; known: {', '.join(known)}. With base_url= any name will do."
         )
     return EndpointLlm(
         name=name, model=name, base_url=chosen.base_url, api_key=chosen.api_key or NO_KEY, params=chosen

@@ -1,0 +1,1 @@
+"""Judges and generators through litellm, by names that begin with `litellm/`."""
