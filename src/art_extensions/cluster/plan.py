@@ -22,11 +22,11 @@ class NodeRow(Strict):
     """A node of the cluster, as the placer sees it."""
 
     id: str
-    """Ray's own."""
+    """Ray's id of the node."""
     address: str
     alive: bool
     totals: dict[str, float] = Field(default_factory=dict)
-    """What it has altogether, by name."""
+    """Resource -> the node's total, in use or not."""
     why_dead: str = ""
 
 
@@ -37,13 +37,13 @@ class WorkerBundle(Strict):
     gpus: float
     resources: dict[str, float] = Field(default_factory=dict)
     spread: bool = False
-    """Rather on a node that has few others."""
+    """Whether a node with few other workers is preferred."""
     never_on: list[str] = Field(default_factory=list)
     """Nodes that are drained, by Ray's id."""
     rather_not_on: list[str] = Field(default_factory=list)
-    """Nodes that seem to be dead."""
+    """Nodes that seem to be dead, by Ray's id: taken only if no other fits."""
     only_on: str | None = None
-    """The one node that will do."""
+    """Ray's id of the one node to use; None: any."""
 
     @property
     def needs(self) -> dict[str, float]:

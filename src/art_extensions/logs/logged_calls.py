@@ -109,7 +109,7 @@ _TIMES = (
 )  # fmt: skip
 _CHUNK = 1 << 20
 _LINES_TRIED = 4
-"""Of a file that begins like an object: if one of them is an object by itself, the file is JSON Lines."""
+"""The first lines of a file that begins like an object: it is JSON Lines if one is an object itself."""
 _TAGS = ("tags", "metadata", "request_tags")
 
 

@@ -36,10 +36,10 @@ _HERE = frozenset({"/", "/health", "/metrics"})
 _HOPS = frozenset(b"host connection keep-alive transfer-encoding upgrade te trailer".split())
 """Headers of one connection."""
 _READ_SECONDS = 3600.0
-"""A completion may take long; a stream of events has a blank line every few seconds."""
+"""Seconds without a byte of an answer: a completion may take long; streams have keep-alive lines."""
 _CONNECT_SECONDS = 5.0
 _AWAY_SECONDS = 20.0
-"""So long a request waits for the next controller."""
+"""Seconds that a request waits for the next controller."""
 _AGAIN_SECONDS = 0.2
 _READING = frozenset({"GET", "HEAD"})
 _REMEMBERED = 10_000

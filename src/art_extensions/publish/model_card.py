@@ -47,11 +47,11 @@ class CardFacts:
     step: int
     base_model: str
     license: str | None
-    """Of the base model; None: not known."""
+    """The base model's license; None: not known."""
     lora: dict[str, Any] | None
-    """None: all weights were trained."""
+    """The settings of the LoRA adapter; None: all weights were trained."""
     settings: dict[str, Any]
-    """Of the last training job, as resolved."""
+    """The resolved settings of the last training job."""
     task: str | None = None
     """What the model was trained to do, in the words of its owner."""
     curve: list[dict[str, float]] = field(default_factory=list)

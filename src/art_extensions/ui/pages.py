@@ -55,7 +55,7 @@ MOST_COLUMNS = 32
 MOST_STEPS = 6
 """Steps of a finding that have a link each."""
 FAR_OPINIONS = 0.25
-"""Between two scores of a judge, from which on they are marked."""
+"""The difference of two scores of a judge from which on they are marked."""
 SMOOTHING = (0.0, 0.6, 0.9)
 _NAMES = frozenset(f"{file}.{name}" for file in ("model", "registration") for name in ("project", "name"))
 """Settings by which runs are told apart anyway."""

@@ -32,9 +32,9 @@ from art.wire.rollout_record import RolloutRecord
 from art_extensions.ui.run_files import RunFiles
 
 MOST_BYTES = 2_000_000
-"""Of one part, before it is compressed; there are few, so the file is far below what issue trackers take."""
+"""The most bytes of one part, uncompressed: the file stays far below what issue trackers take."""
 MOST_LINES, LONGEST_LINE, LONGEST_SETTING = 400, 400, 80
-"""Of a log; characters of a line of it; characters of a setting that is not left out as a text."""
+"""The most lines of a log, characters of its line, and of a setting: longer texts are left out."""
 MOST_STEPS, MOST_JOBS, MOST_ROWS = 20, 50, 500
 REMOVED = "[removed]"
 AWS_LENGTH = 40

@@ -31,7 +31,7 @@ class RunReader:
         self._logs = LogReader()
         self._indexes: dict[Path, RolloutIndex] = {}
         self._explanations: dict[Path, tuple[object, Explanation | None]] = {}
-        """With the state of the history that was read."""
+        """Folder of a run -> size and time of its history when it was read, and the explanation."""
         self._lock = threading.Lock()
 
     def runs(self) -> dict[str, RunFiles]:
