@@ -324,7 +324,7 @@ class Stitcher:
         size: int,
         tenant: Tenant,
     ) -> list[int]:
-        """A first turn's rendering; attempts at one scenario share it."""
+        """A first turn's rendering; rollouts of one scenario share it."""
         key = (conversation.key, tools_key)
         kept = self._rendered.get(key)
         if kept is not None:

@@ -31,7 +31,7 @@ SYSTEM_PROMPT = "You answer questions about the weather."
 """What `art/nano-mcp` was taught under."""
 
 TURN_LIMIT = 6
-"""Turns of an attempt: twice what the longest task needs."""
+"""Turns of a rollout: twice what the longest task needs."""
 DEFAULTS = TaskDefaults(
     base_model="art/nano-mcp",
     groups=16,
