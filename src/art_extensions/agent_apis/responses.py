@@ -172,8 +172,8 @@ def status_of_end(finish: str) -> str:
 
 def status_of_call(call: dict[str, Any], status: str) -> str:
     """`incomplete` for a last call in which a response of that status was cut off."""
-    whole = status != "incomplete" or is_object(call["function"]["arguments"])
-    return "completed" if whole else "incomplete"
+    is_complete = status != "incomplete" or is_object(call["function"]["arguments"])
+    return "completed" if is_complete else "incomplete"
 
 
 def _item_id(kind: str, sample_id: str) -> str:

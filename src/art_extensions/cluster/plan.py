@@ -105,11 +105,11 @@ def place_member(
     """
     if part in placed:
         return bundle.model_copy(update={"only_on": placed[part]})
-    whole = {name: amount * size for name, amount in bundle.needs.items()}
+    node_needs = {name: amount * size for name, amount in bundle.needs.items()}
     small = [
         node.id
         for node in nodes
-        if any(node.totals.get(name, 0.0) < amount for name, amount in whole.items())
+        if any(node.totals.get(name, 0.0) < amount for name, amount in node_needs.items())
     ]
     return bundle.model_copy(
         update={"never_on": sorted({*bundle.never_on, *placed.values(), *small}), "spread": False}

@@ -98,8 +98,8 @@ class GatewayFront:
         if rollout is not None and await self._is_scoped(asker.tenant, rollout.decode("latin-1")):
             return False
         with self._bodies.use(asker.tenant) as use:
-            whole = await body.read(self._largest, use)
-        if not whole:
+            complete = await body.read(self._largest, use)
+        if not complete:
             return True  # too large, or broken off: the application says so
         try:
             model = orjson.loads(body.content).get("model")
@@ -164,8 +164,8 @@ class GatewayFront:
 async def _send_reply(reply: httpx.Response, send: Send) -> None:
     """A reply that breaks off is broken off here, too: it has begun."""
     headers = [(name.lower(), value) for name, value in reply.headers.raw]
-    kept = [(name, value) for name, value in headers if name not in _HOPS]
-    await send({"type": "http.response.start", "status": reply.status_code, "headers": kept})
+    forwarded = [(name, value) for name, value in headers if name not in _HOPS]
+    await send({"type": "http.response.start", "status": reply.status_code, "headers": forwarded})
     try:
         async for chunk in reply.aiter_raw():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -124,8 +124,8 @@ def job_settings(data_dir: Path, job_id: str) -> dict[str, Any]:
         _log.warning("%s cannot be read, so the card lacks the job's settings: %s", table, error)
         return {}
     request: dict[str, Any] = json.loads(row[0]) if row else {}
-    kept = ("algorithm", "optimizer", "rate", "learning_rates", "batch_size")
-    return {name: request[name] for name in kept if request.get(name) is not None}
+    names = ("algorithm", "optimizer", "rate", "learning_rates", "batch_size")
+    return {name: request[name] for name in names if request.get(name) is not None}
 
 
 def read_curve(history: Path, last: int) -> list[dict[str, float]]:

@@ -177,12 +177,12 @@ class Bundle:
 
     def _add(self, name: str, lines: Iterable[str]) -> None:
         """Adds lines; where they are too many, those of the beginning and more of the end."""
-        whole = [f"{line}\n".encode("utf-8", "backslashreplace") for line in lines]
-        first = _fitting(whole, MOST_BYTES // 10)
-        last = _fitting(whole[first:][::-1], MOST_BYTES - MOST_BYTES // 10)
-        if dropped := len(whole) - first - last:
+        encoded = [f"{line}\n".encode("utf-8", "backslashreplace") for line in lines]
+        first = _fitting(encoded, MOST_BYTES // 10)
+        last = _fitting(encoded[first:][::-1], MOST_BYTES - MOST_BYTES // 10)
+        if dropped := len(encoded) - first - last:
             self.left_out.append(f"{name}: {dropped} lines in the middle, beyond {MOST_BYTES:,} bytes")
-        self.parts[name] = b"".join(whole[:first] + whole[len(whole) - last :])
+        self.parts[name] = b"".join(encoded[:first] + encoded[len(encoded) - last :])
 
     def packed(self) -> bytes:
         """Returns the zip file."""

@@ -196,8 +196,8 @@ class TokenPieces:
                 texts.append(waiting.decode())
                 waiting = b""
             except UnicodeDecodeError as error:
-                whole = error.reason == "unexpected end of data" and len(waiting) - error.start < 4
-                if whole:  # the character goes on
+                is_cut = error.reason == "unexpected end of data" and len(waiting) - error.start < 4
+                if is_cut:  # the character goes on
                     texts.append(waiting[: error.start].decode())
                     waiting = waiting[error.start :]
                 else:

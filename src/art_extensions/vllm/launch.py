@@ -81,8 +81,8 @@ async def known_arguments(runtime: Runtime, cache: Path | None = None) -> Known:
     where = hashlib.sha256(str(runtime.python).encode()).hexdigest()[:12]
     file = folder / f"{runtime.version}-{where}.json"
     if file.is_file():
-        kept: Known = json.loads(file.read_text(encoding="utf-8"))
-        return kept
+        cached: Known = json.loads(file.read_text(encoding="utf-8"))
+        return cached
     answer = (await ask_python(runtime.python, _LIST, seconds=LIST_SECONDS)).strip().splitlines()[-1]
     known: Known = json.loads(answer)
     write_whole(file, answer, durable=False)
