@@ -120,7 +120,7 @@ class RecordedSteps:
         like_E = torch.as_tensor(entries.logprob_E)
         rows_E = torch.arange(len(entries)).numpy()
         begin = time.process_time()
-        record = TokenRecord(entries.logprob_E, like_E, [rows_E], whole=True)
+        record = TokenRecord(entries.logprob_E, like_E, [rows_E], all_columns=True)
         flags_E = like_E < -1
         for part_E in torch.arange(len(entries)).tensor_split(micro_batches):
             value_E, flag_E = like_E[part_E], flags_E[part_E]

@@ -474,10 +474,10 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
                 await self.log(groups, split="train", metrics=result.metrics, step=result.step)
             return result
         log, job_id = TrainLog(self), uuid4().hex
-        kept = groups or []
-        async with log.under_way(job_id, kept):
+        trained_groups = groups or []
+        async with log.under_way(job_id, trained_groups):
             result = await train(job_id=job_id)
-            await log.write(job_id, result.step, result.metrics, {"train": kept})
+            await log.write(job_id, result.step, result.metrics, {"train": trained_groups})
         return result
 
     async def train_sft(

@@ -233,10 +233,10 @@ def _message(item: MessageOrChoice) -> Any:
         return message
     said = cast("dict[str, Any]", item)["message"] if isinstance(item, dict) else cast(Any, item).message
     dumped = dict(said) if isinstance(said, dict) else said.model_dump(mode="json", exclude_none=True)
-    kept = {"role": "assistant", "content": dumped.get("content") or ""}
+    reply = {"role": "assistant", "content": dumped.get("content") or ""}
     # Templates of reasoning models read these back; a template that does not know them ignores them.
     extras = ("tool_calls", "reasoning_content", "reasoning", "refusal", "function_call")
-    return kept | {key: dumped[key] for key in extras if dumped.get(key)}
+    return reply | {key: dumped[key] for key in extras if dumped.get(key)}
 
 
 def revive_choices(items: Any) -> Any:

@@ -119,7 +119,7 @@ def accumulate_gradient(made: Trainer, rows: list[GroupRow], algorithm: Algorith
     step = _Step(learner, batch.tree, batch.entries, asked, 64)
     step.prepare()
     (rows_E,) = minibatches(batch.entries, algorithm.updates)
-    record = TokenRecord(batch.entries.logprob_E, step.columns.sampled_E, [rows_E], whole=False)
+    record = TokenRecord(batch.entries.logprob_E, step.columns.sampled_E, [rows_E], all_columns=False)
     tally = Tally(1, lambda *_: None, record)
     for _, micro in step.begin_update(rows_E, tally, 64).micro_batches:
         step.loss(micro, tally).backward()

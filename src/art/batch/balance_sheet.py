@@ -99,8 +99,8 @@ def add_sheets(one: BalanceSheet, other: BalanceSheet) -> BalanceSheet:
     for reason, count in other.forks.items():
         forks[reason] = forks.get(reason, 0) + count
     context = dict(one.context)
-    for reason, kept in other.context.items():
-        context[reason] = _add_to_context_row(context.get(reason, ContextRow()), kept.samples, kept.tokens)
+    for reason, added in other.context.items():
+        context[reason] = _add_to_context_row(context.get(reason, ContextRow()), added.samples, added.tokens)
     started = _add_to_row(one.started, other.started.rollouts, other.started.tokens)
     return BalanceSheet(started=started, fates=fates, forks=forks, context=context)
 

@@ -130,17 +130,17 @@ def reply_ids(
     opening = chat.render_ids([_USER], tools=listed, add_generation_prompt=True)
     if tokenizer.decode(opening[-TAIL:]).rstrip().endswith(END_THINK):
         message = {name: value for name, value in message.items() if name != "reasoning_content"}
-    whole = chat.render_ids([_USER, message], tools=listed)
+    rendered = chat.render_ids([_USER, message], tools=listed)
     thinking = is_thinking(tokenizer, prompt_ids)
-    if whole[: len(opening)] == opening and thinking == is_thinking(tokenizer, opening):
-        ids = whole[len(opening) :]
+    if rendered[: len(opening)] == opening and thinking == is_thinking(tokenizer, opening):
+        ids = rendered[len(opening) :]
     else:
         ids = _behind_empty_thought(chat, tokenizer, opening, message, listed) or tokenizer.encode(
-            _reply_text(tokenizer, opening, whole, message, thinking)
+            _reply_text(tokenizer, opening, rendered, message, thinking)
         )
     end = next((n for n, token in enumerate(ids) if token in stops), None)
     if end is None:
-        return [*_without_tail(tokenizer, ids), _end_of_turn(chat, whole, message, listed, stops)]
+        return [*_without_tail(tokenizer, ids), _end_of_turn(chat, rendered, message, listed, stops)]
     if tokenizer.decode(ids[end + 1 :]).strip():
         raise UnsayableError(
             f"its text holds {tokenizer.decode([ids[end]])!r}, which ends a turn of this model; take it out"
@@ -156,9 +156,9 @@ def _behind_empty_thought(
     """
     if message.get("reasoning_content") or "<|channel|>" not in tokenizer.decode(opening[-TAIL:]):
         return None
-    whole = chat.render_ids([_USER, {**message, "reasoning_content": "a"}], tools=tools)
+    rendered = chat.render_ids([_USER, {**message, "reasoning_content": "a"}], tools=tools)
     begun = [*opening, *tokenizer.encode("a")]
-    return whole[len(begun) :] if whole[: len(begun)] == begun else None
+    return rendered[len(begun) :] if rendered[: len(begun)] == begun else None
 
 
 def first_prompt(
@@ -174,18 +174,18 @@ def first_prompt(
     begun = opening[len(asked) :] if opening[: len(asked)] == asked else []
     for messages in ([message], [message, _USER]):
         try:
-            whole = chat.render_ids(messages, tools=listed)
+            rendered = chat.render_ids(messages, tools=listed)
         except (ValueError, TypeError, KeyError, AttributeError):
             continue  # some formats want to see a question
         if begun and said[:1] == asked[-1:]:
             # Turns and thoughts end alike: a reply without a thought would seem to begin a turn too early.
-            turns = (n for n in range(1, len(whole)) if whole[n - 1] == asked[-1])
-            start = next((n for n in turns if whole[n : n + 2] == begun[:2]), None)
+            turns = (n for n in range(1, len(rendered)) if rendered[n - 1] == asked[-1])
+            start = next((n for n in turns if rendered[n : n + 2] == begun[:2]), None)
             if start is not None:
-                return [*whole[:start], *begun]
-        for start in range(1, len(whole) - len(said) + 1):
-            if whole[start : start + len(said)] == said:
-                return whole[:start]
+                return [*rendered[:start], *begun]
+        for start in range(1, len(rendered) - len(said) + 1):
+            if rendered[start : start + len(said)] == said:
+                return rendered[:start]
     if not begun:
         raise UnsayableError("this chat format has no place for an assistant who speaks first")
     return begun
@@ -228,10 +228,10 @@ def _reply_text(
 
 def _without_tail(tokenizer: Text, ids: Sequence[int]) -> list[int]:
     """Returns the text without the white space that a format puts between turns."""
-    kept = len(ids)
-    while kept and not tokenizer.decode([ids[kept - 1]]).strip():
-        kept -= 1
-    return list(ids[:kept])
+    end = len(ids)
+    while end and not tokenizer.decode([ids[end - 1]]).strip():
+        end -= 1
+    return list(ids[:end])
 
 
 def _end_of_turn(

@@ -261,7 +261,7 @@ def present_views(views: Sequence[View], *, order: Sequence[int] | None = None, 
         parts.append(block("available_tools", list(views[0].tools)))
     parts.append("Trajectories:")
     texts = [escape(_unshared_messages(view, shared)) for view in views]
-    # Sorted: in which order the attempts ended is chance, and must not make another question.
+    # Sorted: in which order the rollouts ended is chance, and must not make another question.
     content = "\n".join([*parts, *sorted(texts)])
     names = _drawn_names(len(views), _dice(content, salt), content)
     sequence = list(order) if order is not None else _drawn_indices(texts, content, salt)

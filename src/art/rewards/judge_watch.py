@@ -86,10 +86,10 @@ class JudgeRecord:
             self._last.setdefault(name, deque(maxlen=self.window)).append(value)
 
     def _read(self, path: Path) -> None:
-        *whole, last = path.read_text(encoding="utf-8").split("\n")
+        *complete_lines, last = path.read_text(encoding="utf-8").split("\n")
         if last:  # a line that a killed process did not end: its group is not counted yet
-            write_whole(path, "".join(line + "\n" for line in whole), durable=False)
-        for number, line in enumerate(whole, 1):
+            write_whole(path, "".join(line + "\n" for line in complete_lines), durable=False)
+        for number, line in enumerate(complete_lines, 1):
             try:
                 found = json.loads(line)
                 key, judge = found.pop("key"), found.pop("judge", self.judge)  # older lines name none

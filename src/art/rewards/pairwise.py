@@ -183,7 +183,7 @@ class PairwiseScorer:
         ConfigurationError.
         """
         if not isinstance(rubric, str) or not rubric.strip():
-            raise ConfigurationError(f"rubric={rubric!r}: say in a sentence or more what a good attempt is")
+            raise ConfigurationError(f"rubric={rubric!r}: say in a sentence or more what a good rollout is")
         if not 0 <= both_orders <= 1:
             raise ConfigurationError(f"both_orders={both_orders!r}: a share, from 0 to 1")
         self.channel, self.rubric, self.name, self.both_orders = channel, rubric, name, both_orders

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Criterion:
-    """One thing that a good attempt has. weight: its share of the reward, beside those of the others.
+    """One thing that a good rollout has. weight: its share of the reward, beside those of the others.
 
     Example: Criterion("sources", "Every claim names the document that it was taken from.", weight=2).
     """

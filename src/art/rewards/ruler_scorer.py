@@ -397,7 +397,7 @@ class RulerScorer:
         Raises ConfigurationError for an empty rubric or a limit below 1.
         """
         if not isinstance(rubric, str) or not rubric.strip():
-            raise ConfigurationError(f"rubric={rubric!r}: say in a sentence or more what a good attempt is")
+            raise ConfigurationError(f"rubric={rubric!r}: say in a sentence or more what a good rollout is")
         if max_prompt_tokens < 1:
             raise ConfigurationError(f"max_prompt_tokens={max_prompt_tokens!r}: must be at least 1")
         self.name, self.rubric, self.channel = name, rubric, channel
@@ -433,7 +433,7 @@ class RulerScorer:
             )
             self._told_of_equals = True
         judging = GroupJudging(self, views, salt)
-        # In an order of their own: in which order the attempts ended must not make another question.
+        # In an order of their own: in which order the rollouts ended must not make another question.
         distinct = [first[name] for name in sorted(first)]
         await judging.score_part(distinct, [i for i in order if i in distinct] if order is not None else None)
         scores = [judging.score(first[name]) for name in signatures]

@@ -143,8 +143,8 @@ class TaskSettings(RunSettings):
 
 def _demand(declared: DeclaredOption, value: Any) -> str:
     """Returns the requirement that a value does not meet."""
-    bounds, whole = declared.keyword, "whole number" in declared.takes
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+    bounds, is_integer = declared.keyword, "whole number" in declared.takes
+    if isinstance(value, bool) or not isinstance(value, int if is_integer else (int, float)):
         return f"must be {declared.takes}"
     if bounds.most is not None:
         return "is a share, 0 to 1"

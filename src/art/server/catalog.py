@@ -341,8 +341,8 @@ class Catalog:
             return
         for model in self._models.values():
             if model.base_model == base_model:
-                kept = {s: a for s, a in model.adapters.items() if a is None or a in adapters}
-                model.adapters = kept
+                still_loaded = {s: a for s, a in model.adapters.items() if a is None or a in adapters}
+                model.adapters = still_loaded
 
     def publish(self, project: str, name: str, base_model: str, step: int, adapter: str | None) -> None:
         """Make a loaded step the one that the bare name means. Adapter None: the base model's own weights."""

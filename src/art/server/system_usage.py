@@ -72,9 +72,9 @@ def _server_and_workers() -> dict[str, list[psutil.Process]]:
 def _busy_percent(before: Any, after: Any) -> float:
     """The share of the time between two readings in which the machine's cores were not idle, in percent."""
     spent = {name: getattr(after, name) - getattr(before, name) for name in after._fields}
-    whole = sum(spent.values()) - spent.get("guest", 0.0) - spent.get("guest_nice", 0.0)  # in `user` as well
+    total = sum(spent.values()) - spent.get("guest", 0.0) - spent.get("guest_nice", 0.0)  # in `user` as well
     idle = spent["idle"] + spent.get("iowait", 0.0)
-    return 0.0 if whole <= 0 else min(100.0, max(0.0, 100.0 * (whole - idle) / whole))
+    return 0.0 if total <= 0 else min(100.0, max(0.0, 100.0 * (total - idle) / total))
 
 
 class GpuSampler:

@@ -139,7 +139,7 @@ class TenantKeys:
     def digest_of(self, tenant: str) -> bytes | None:
         """The SHA-256 of a tenant's key, or None for one without a key."""
         self._heed_change(tenant in self._names.values())
-        return next((kept for kept, owner in self._names.items() if owner == tenant), None)
+        return next((digest for digest, owner in self._names.items() if owner == tenant), None)
 
     def _heed_change(self, known: bool) -> None:
         now = time.monotonic()

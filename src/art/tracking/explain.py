@@ -221,8 +221,8 @@ def page_address(folder: Path, step: int, group: int, place: int) -> str:
 
 def _data_dir(folder: Path) -> Path:
     """The data folder of a model's folder, as short as it can be said here."""
-    whole = folder.absolute().parents[2]
-    return whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole
+    data_dir = folder.absolute().parents[2]
+    return data_dir.relative_to(Path.cwd()) if data_dir.is_relative_to(Path.cwd()) else data_dir
 
 
 @dataclass
@@ -282,7 +282,7 @@ class RunWatch:
         return True
 
     def _report(self, folder: Path) -> None:
-        table = RunTable.of_rows(folder, self.rows, whole=False)
+        table = RunTable.of_rows(folder, self.rows, is_complete=False)
         seen = _findings(table, self.reported)
         if not seen:
             return

@@ -31,9 +31,9 @@ _PATIENCE_S = 30.0
 
 def read_state(folder: Path) -> dict[str, Any] | None:
     """The program's state, or None when it has written none."""
-    whole = read_json(ModelPaths(folder).state)
-    state = {key: value for key, value in (whole or {}).items() if key != METRIC_SUMS}
-    return None if whole is None or (not state and METRIC_SUMS in whole) else state
+    stored = read_json(ModelPaths(folder).state)
+    state = {key: value for key, value in (stored or {}).items() if key != METRIC_SUMS}
+    return None if stored is None or (not state and METRIC_SUMS in stored) else state
 
 
 def overwrite_state(folder: Path, state: Mapping[str, Any]) -> None:
@@ -65,8 +65,8 @@ def write_sums(folder: Path, sums: Mapping[str, Any]) -> None:
 
 def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
     file = ModelPaths(folder).state
-    kept = {key: value for key, value in (read_json(file) or {}).items() if key == METRIC_SUMS}
-    write_json(file, {**kept, **state})
+    metric_sums = {key: value for key, value in (read_json(file) or {}).items() if key == METRIC_SUMS}
+    write_json(file, {**metric_sums, **state})
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -112,8 +112,8 @@ def canonical_name(name: str) -> str | None:
 def canonical_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Metrics under today's names; where an older and today's name meet, today's wins."""
     renamed = {canonical_name(name): value for name, value in metrics.items()}
-    kept = {name: value for name, value in renamed.items() if name is not None}
-    return kept | {name: value for name, value in metrics.items() if canonical_name(name) == name}
+    translated = {name: value for name, value in renamed.items() if name is not None}
+    return translated | {name: value for name, value in metrics.items() if canonical_name(name) == name}
 
 
 def average_metrics(samples: Iterable[Mapping[str, float]]) -> dict[str, float]:

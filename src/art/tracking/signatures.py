@@ -70,15 +70,15 @@ class RunTable:
     files: ModelPaths
     train: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     val: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    whole: bool = True
+    is_complete: bool = True
     """False: some steps in the middle are left out, and logs of trajectories are not to be opened."""
 
     @classmethod
-    def of_rows(cls, folder: Path, rows: HistoryRows, *, whole: bool = True) -> RunTable:
+    def of_rows(cls, folder: Path, rows: HistoryRows, *, is_complete: bool = True) -> RunTable:
         """Returns the table of rows, without those that are of no training and of no evaluation."""
         train = {s: row for s, row in sorted(rows.train.items()) if any(k.startswith("train/") for k in row)}
         val = {step: row for step, row in sorted(rows.val.items()) if "val/reward" in row}
-        return cls(ModelPaths(folder), train, val, whole)
+        return cls(ModelPaths(folder), train, val, is_complete)
 
     def until(self, step: int) -> RunTable:
         """Returns the table of the first steps, to this one."""
@@ -177,7 +177,7 @@ def empty_prompt(table: RunTable) -> Found | None:
 
 
 def overlap(table: RunTable) -> Found | None:
-    if not table.val or not table.whole:
+    if not table.val or not table.is_complete:
         return None
     last = max(table.val)
     held_out = scenario_ids(table.files, "val", last)

@@ -55,10 +55,10 @@ def log_step(
     dropped = Counter(filter(None, (_reason(group, sheet) for group in sent)))
     dropped.update(_reason(group, None) or "sorted out" for group in aside)
     given = len(sent) + len(aside)
-    kept = given - dropped.total() if trained.rollouts else 0
+    trained_groups = given - dropped.total() if trained.rollouts else 0
     parts = [
         _reward(sent),
-        f"{kept} of {given} groups trained{_in_brackets(dropped)}",
+        f"{trained_groups} of {given} groups trained{_in_brackets(dropped)}",
         _rollout_fates(sheet),
         f"{trained.tokens:,} tokens",
         _seconds(metrics, training_s, step_s),

@@ -119,16 +119,16 @@ class StepLog:
 
     def _move(self, job_id: str, split: str, step: int) -> None:
         """Move a split's file into the log, if that was not done."""
-        kept, folder = _file(self._job_folder(job_id) / split, "*"), self._split_folder(split)
-        if kept is None:
+        job_file, folder = _file(self._job_folder(job_id) / split, "*"), self._split_folder(split)
+        if job_file is None:
             return
         with lock_folder(folder):
-            target = folder / f"{step:04d}{kept.suffix}"
+            target = folder / f"{step:04d}{job_file.suffix}"
             if not target.exists():
-                os.replace(kept, target)
+                os.replace(job_file, target)
                 return
-        log_groups(folder, step, read_trajectory_groups(kept))  # the program logs others of its own there
-        kept.unlink()
+        log_groups(folder, step, read_trajectory_groups(job_file))  # the program logs others of its own there
+        job_file.unlink()
 
     def numbers(self, step: int) -> dict[str, Any]:
         """All that the history's rows of a step say."""

@@ -82,10 +82,10 @@ def dict_to_trajectory_group(
 def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
     """A trajectory as plain values, choices without log probabilities."""
     fields = all_fields(trajectory)
-    kept = {name: value for name, value in fields.items() if name in ALWAYS or value is not None}
-    kept["messages_and_choices"] = [message_or_choice_to_dict(i) for i in trajectory.messages_and_choices]
-    kept["additional_histories"] = [history_to_dict(one) for one in trajectory.additional_histories]
-    plain: dict[str, Any] = _plain(kept)
+    values = {name: value for name, value in fields.items() if name in ALWAYS or value is not None}
+    values["messages_and_choices"] = [message_or_choice_to_dict(i) for i in trajectory.messages_and_choices]
+    values["additional_histories"] = [history_to_dict(one) for one in trajectory.additional_histories]
+    plain: dict[str, Any] = _plain(values)
     return plain
 
 
@@ -203,14 +203,14 @@ def read_lines(
     Raises: TrajectoryLogError that names the line which is no group, OSError, UnreadableFileError.
     """
     data = read_foreign(path)
-    whole = _complete_lines_size(data)
+    complete = _complete_lines_size(data)
     start = after.size if own_lines_only and after is not None and _begins_with(data, after) else 0
     groups = []
-    for number, line in enumerate(data[start:whole].split(b"\n"), 1 + data.count(b"\n", 0, start)):
+    for number, line in enumerate(data[start:complete].split(b"\n"), 1 + data.count(b"\n", 0, start)):
         if line.strip() and (not own_lines_only or line.startswith(EXACT_MARK)):
             groups.append(_group(line, number, trajectory_class))
-    taken = TakenLines(size=whole, sha256=hashlib.sha256(data[:whole]).hexdigest())
-    return ExactLines(groups=groups, complete=taken, torn=len(data) - whole)
+    taken = TakenLines(size=complete, sha256=hashlib.sha256(data[:complete]).hexdigest())
+    return ExactLines(groups=groups, complete=taken, torn=len(data) - complete)
 
 
 def _group(line: bytes, number: int, trajectory_class: type[Trajectory]) -> TrajectoryGroup:
@@ -259,12 +259,12 @@ def _is_json(line: bytes) -> bool:
 def _close_last_line(path: Path, descriptor: int, content: bytes) -> tuple[int, bytes]:
     """Returns the length of the file to keep, and the text to write next, after a line without a newline."""
     data = path.read_bytes()
-    whole = _complete_lines_size(data)
-    if whole == len(data):
-        return whole, b"\n" + content
-    _log.warning("%d bytes of a line that a killed process left in %s are removed", len(data) - whole, path)
-    os.ftruncate(descriptor, whole)
-    return whole, content
+    size = _complete_lines_size(data)
+    if size == len(data):
+        return size, b"\n" + content
+    _log.warning("%d bytes of a line that a killed process left in %s are removed", len(data) - size, path)
+    os.ftruncate(descriptor, size)
+    return size, content
 
 
 def _write_lines(descriptor: int, content: bytes) -> None:

@@ -171,7 +171,7 @@ class ModelShape:
     """Embeddings, output layer, norms."""
     adapter: int
     layers: int
-    kept: float
+    kept_bytes: float
     """Bytes that a token of a forward pass keeps for the backward pass."""
     cached: int
     """Bytes of a token's keys and values."""
@@ -223,7 +223,7 @@ def measure_shape(name: str, config: Any, lora: LoraSpec, *, cuda: bool) -> Mode
         adapters = LoraAdapters(_MetaModel(causal_lm, name))
         adapters.attach("plan", lora, seed=0)
         adapter = sum(parameter.numel() for parameter in adapters.parameters("plan").values())
-        kept = bytes_kept(causal_lm, PROBE) / PROBE
+        kept_bytes = bytes_kept(causal_lm, PROBE) / PROBE
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -232,7 +232,7 @@ def measure_shape(name: str, config: Any, lora: LoraSpec, *, cuda: bool) -> Mode
         others=own - linear,
         adapter=adapter,
         layers=layers,
-        kept=kept,
+        kept_bytes=kept_bytes,
         cached=bytes_per_token([(heads, size, size)] * text.num_hidden_layers, dtype),
     )
 
@@ -259,11 +259,11 @@ def _attend(
 def bytes_kept(causal_lm: Any, tokens: int) -> int:
     ids, positions = torch.zeros(1, tokens, dtype=torch.long), torch.arange(tokens)[None]
     decoder = decoder_of(causal_lm)
-    kept, _ = kept_storages(
+    storages, _ = kept_storages(
         lambda: decoder(input_ids=ids, position_ids=positions, use_cache=False),
         [*causal_lm.parameters(), *causal_lm.buffers()],
     )
-    return sum(kept.values())
+    return sum(storages.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -323,7 +323,7 @@ class HardwarePlan:
         return make_footprint(
             self.config,
             layers=self.shape.layers,
-            token=self.shape.kept,
+            token=self.shape.kept_bytes,
             vocabulary=self.config.get_text_config().vocab_size,
             element=self.element,
             trained=self.shape.adapter,

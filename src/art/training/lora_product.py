@@ -44,7 +44,7 @@ class _LoraProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_TO: Tensor) -> tuple[Tensor | None, ...]:
         x_TI, low_TR, weight_OI, down_RI, up_OR = ctx.saved_tensors
-        kept = down_RI.dtype
+        adapter_dtype = down_RI.dtype
         down_RI, up_OR = down_RI.to(x_TI.dtype), up_OR.to(x_TI.dtype)
         low_grad_TR = (grad_TO @ up_OR).mul_(ctx.scaling)
         x_grad_TI = None
@@ -52,9 +52,9 @@ class _LoraProduct(torch.autograd.Function):
             x_grad_TI = (grad_TO @ weight_OI).addmm_(low_grad_TR, down_RI)
         down_grad_RI = up_grad_OR = None
         if ctx.needs_input_grad[3]:
-            down_grad_RI = (low_grad_TR.T @ x_TI).to(kept)
+            down_grad_RI = (low_grad_TR.T @ x_TI).to(adapter_dtype)
         if ctx.needs_input_grad[4]:
-            up_grad_OR = (grad_TO.T @ low_TR).to(kept).mul_(ctx.scaling)
+            up_grad_OR = (grad_TO.T @ low_TR).to(adapter_dtype).mul_(ctx.scaling)
         return x_grad_TI, None, None, down_grad_RI, up_grad_OR, None
 
 
@@ -73,8 +73,8 @@ def _forward(module: LoraLinear, x: Tensor, *args: Any, **kwargs: Any) -> Tensor
     if name is None:
         return LoraLinear.forward(module, x, *args, **kwargs)
     base, down, up = module.base_layer, module.lora_A[name], module.lora_B[name]
-    kept = down.weight.dtype
-    alike = x.dtype == base.weight.dtype and kept == up.weight.dtype and kept in (x.dtype, torch.float32)
+    dtype = down.weight.dtype
+    alike = x.dtype == base.weight.dtype and dtype == up.weight.dtype and dtype in (x.dtype, torch.float32)
     if not alike or base.weight.requires_grad or down.bias is not None or up.bias is not None:
         return LoraLinear.forward(module, x)
     flat_TI = x.reshape(-1, x.shape[-1])

@@ -77,11 +77,11 @@ class Footprint:
     def bytes(self, tokens: int, way: MemoryMode) -> int:
         """Needed at the peak beside what is in use already."""
         layer = self.token / max(1, self.layers)
-        kept, work = self.token, BACKWARD * layer
+        per_token, work = self.token, BACKWARD * layer
         if way.checkpointing:
-            kept, work = self.layers * self.layer_input, layer + work
+            per_token, work = self.layers * self.layer_input, layer + work
         work = max(min(self.logit * tokens, self.chunk), work * tokens)
-        passing = kept * tokens + self.quadratic * tokens**2 + work
+        passing = per_token * tokens + self.quadratic * tokens**2 + work
         return int(self.state + passing * (HOARD if way.hoarding else 1.0))
 
 
@@ -136,7 +136,7 @@ def _bytes_kept(policy: Policy, tokens: int) -> int:
     policy.checkpoint_activations = False
     try:
         with torch.random.fork_rng():
-            kept, (_, plan) = kept_storages(
+            storages, (_, plan) = kept_storages(
                 lambda: policy.hidden_of(row),
                 (*policy.causal_lm.parameters(), *policy.causal_lm.buffers()),
                 gathering=policy.sharded,
@@ -144,8 +144,8 @@ def _bytes_kept(policy: Policy, tokens: int) -> int:
     finally:
         policy.checkpoint_activations = twice
     if plan.dense_mask is not None:
-        kept.pop(storage_address(plan.dense_mask), None)
-    return sum(kept.values())
+        storages.pop(storage_address(plan.dense_mask), None)
+    return sum(storages.values())
 
 
 Passed = TypeVar("Passed")

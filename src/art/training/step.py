@@ -80,7 +80,7 @@ def train_step(
         entries.logprob_E,
         step.columns.sampled_E,
         updates[: len(updates) // request.algorithm.updates.epochs],
-        whole=request.records_tokens,
+        all_columns=request.records_tokens,
     )
     tally = Tally(len(updates), progress, record)
     for rows_E in updates:
@@ -273,11 +273,11 @@ class _Step:
 
     def _pack(self, rows_E: Ints, budget: int) -> Packing:
         """The micro-batches of some entries, or of all: those are packed once for all passes over them."""
-        policy, whole = self.learner.policy, needs_sequences(self.algorithm)
+        policy, whole_sequences = self.learner.policy, needs_sequences(self.algorithm)
 
         def pack(entries: LossEntries) -> Packing:
             def pack_within(room: int) -> Packing:
-                return policy.pack(self.tree, entries, room, whole_sequences=whole)
+                return policy.pack(self.tree, entries, room, whole_sequences=whole_sequences)
 
             # Masks belong to micro-batches: with dropout, these are the same on any number of ranks.
             return pack_within(budget) if self.draws.act else self.dealer.plan(pack_within, budget)

@@ -71,7 +71,7 @@ class TokenRecord:
     """The values that were computed of each loss entry when it was trained first, in the batch's order.
 
     The trainer's own logprobs are always kept, to be compared with the sampler's; the other columns where
-    the record is `whole`. A micro-batch that is tried again overwrites its entries.
+    it records `all_columns`. A micro-batch that is tried again overwrites its entries.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class TokenRecord:
         like_E: torch.Tensor,
         updates: Sequence[Ints],
         *,
-        whole: bool,
+        all_columns: bool,
     ) -> None:
         """sampled_E: the sampler's logprobs, NaN where it has none. like_E: for device and precision.
         updates: the entries of each update of the first epoch.
         """
-        self._sampled_E, self._updates, self._whole = sampled_E, updates, whole
+        self._sampled_E, self._updates, self._all_columns = sampled_E, updates, all_columns
         self._columns = {"logprob": torch.full_like(like_E, torch.nan)}
-        if whole:
+        if all_columns:
             self._columns |= {name: torch.full_like(like_E, torch.nan) for name in ("entropy", "ratio")}
             self._columns |= {name: torch.zeros_like(like_E, dtype=torch.bool) for name in FLAGS}
 
@@ -123,8 +123,8 @@ class TokenRecord:
         return sampler_agreement(logprob_E, self._sampled_E[rows_E].astype(np.float64))
 
     def arrays(self, advantage_E: torch.Tensor) -> TokenColumns | None:
-        """Returns all columns with the final advantages; None unless the record is whole."""
-        if not self._whole:
+        """Returns all columns with the final advantages; None unless it records `all_columns`."""
+        if not self._all_columns:
             return None
         columns = {**self._columns, "advantage": advantage_E}
         return {name: columns[name].cpu().numpy().astype(kind) for name, kind in TOKEN_COLUMNS.items()}
@@ -152,7 +152,7 @@ class Tally:
     @property
     def all_dropped(self) -> bool:
         """Returns whether the mismatch masks left nothing of the update that is being made."""
-        return self._totals.kept == self._before.kept
+        return self._totals.unmasked == self._before.unmasked
 
     def start(self, share: Share) -> None:
         """An update begins, or begins again: what was counted of it is forgotten."""
@@ -198,7 +198,7 @@ class Tally:
         self.add_metrics({"loss/train": output.loss, **output.metrics})
         totals.ratio += float(ratio_E.sum())
         totals.ratio_max = max(totals.ratio_max, float(ratio_E.max()))
-        totals.kept += 1 if output.masked_E is None else int((~output.masked_E).sum())
+        totals.unmasked += 1 if output.masked_E is None else int((~output.masked_E).sum())
         self._record.fill(
             len(self._norms),
             rows_E,
@@ -252,7 +252,7 @@ class Tally:
         }
 
 
-SUMMED = ("entropy", "ratio", "kept", "entries", "tokens", "pairs")
+SUMMED = ("entropy", "ratio", "unmasked", "entries", "tokens", "pairs")
 """The names of the totals below that are added up over ranks."""
 
 
@@ -264,7 +264,7 @@ class _Totals:
     entropy: float = 0.0
     ratio: float = 0.0
     ratio_max: float = 0.0
-    kept: int = 0
+    unmasked: int = 0
     """Entries that no mask dropped; where nothing masks, one for each share of the loss."""
     entries: int = 0
     tokens: int = 0

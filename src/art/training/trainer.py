@@ -93,15 +93,15 @@ def fresh_moments(optimizer: torch.optim.Optimizer, *, when: bool) -> Iterator[N
     if not when:
         yield
         return
-    kept = optimizer.state
+    earlier = optimizer.state
     optimizer.state = defaultdict(dict)
     try:
         yield
     except BaseException:
-        optimizer.state = kept
+        optimizer.state = earlier
         raise
     if not optimizer.state:
-        optimizer.state = kept
+        optimizer.state = earlier
 
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -428,14 +428,14 @@ class Trainer:
         Of each tensor, the sum of its bits as integers: where a billion weights are, in a second.
         """
         model = self._model(name)
-        kept = {key: one.detach() for key, one in model.parameters.items()}
+        tensors = {key: one.detach() for key, one in model.parameters.items()}
         for key, parameter in model.parameters.items():
             for moment, value in model.optimizer.state.get(parameter, {}).items():
-                kept[f"{moment}.{key}"] = value
-        kept |= {} if model.critic is None else model.critic.state()
+                tensors[f"{moment}.{key}"] = value
+        tensors |= {} if model.critic is None else model.critic.state()
         digest = hashlib.sha256(f"{model.step} {model.update} {spell_rng(model.rng)}".encode())
-        for key in sorted(kept):
-            bits = kept[key].contiguous().reshape(-1).view(INTEGERS[kept[key].element_size()])
+        for key in sorted(tensors):
+            bits = tensors[key].contiguous().reshape(-1).view(INTEGERS[tensors[key].element_size()])
             digest.update(f"{key} {int(bits.sum(dtype=torch.int64))}\n".encode())
         return digest.hexdigest()
 

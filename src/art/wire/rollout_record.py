@@ -34,8 +34,8 @@ def cut(text: object, longest: int) -> object:
     """
     if not isinstance(text, str) or len(text) <= longest:
         return text
-    kept = max(0, longest - 17)
-    return f"{text[:kept]} ... ({len(text) - kept} more)"
+    shown = max(0, longest - 17)
+    return f"{text[:shown]} ... ({len(text) - shown} more)"
 
 
 def _finite_parts(values: object) -> object:

@@ -64,7 +64,7 @@ ROUTE = "/v1/messages"
 _NOT_SHOWN = "the model is not shown it"
 _ERROR = "Error: "
 _BETWEEN = "\n"
-"""Stands between the text blocks of one message, which are paragraphs of their own."""
+"""The separator of one message's text blocks, which are paragraphs of their own."""
 
 
 def read_conversation(value: Any, left_out: LeftOutParts) -> list[dict[str, Any]]:

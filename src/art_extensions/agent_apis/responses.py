@@ -172,8 +172,8 @@ def status_of_end(finish: str) -> str:
 
 def status_of_call(call: dict[str, Any], status: str) -> str:
     """`incomplete` for a last call in which a response of that status was cut off."""
-    whole = status != "incomplete" or is_object(call["function"]["arguments"])
-    return "completed" if whole else "incomplete"
+    is_complete = status != "incomplete" or is_object(call["function"]["arguments"])
+    return "completed" if is_complete else "incomplete"
 
 
 def _item_id(kind: str, sample_id: str) -> str:
@@ -207,12 +207,12 @@ class ResponseEvents:
         self._number = 0
         self._output: list[Item] = []
         self._texts: dict[str, str] = {}
-        """What was told of an open item, by its kind."""
+        """Kind of an open item -> the text sent of it so far."""
         self._thinking = True
         self._calls: list[CallPiece] = []
-        """What is still to be told of them."""
+        """Pieces of calls that are still to be sent."""
         self._call: dict[str, Any] | None = None
-        """The one that is open."""
+        """The call whose item is open; None: none is."""
         self._completion: Completion | None = None
         self._last = b""
 

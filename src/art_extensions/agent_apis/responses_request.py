@@ -66,7 +66,7 @@ def chat_format(text: dict[str, Any], left_out: LeftOutParts) -> dict[str, Any] 
 
 
 _OF_REASONING = ("effort", "summary", "generate_summary")
-"""A summary may be asked for: reasoning is told as it is, which says all that one would."""
+"""The known fields of `reasoning`. A summary may be asked for: the reply has the reasoning itself."""
 
 
 def effort_of(reasoning: dict[str, Any], request: ChatRequest, left_out: LeftOutParts) -> None:
@@ -99,7 +99,7 @@ _AS_IN_CHAT = {
     "include_stop_str_in_output": "include_stop_str_in_output",
     "chat_template_kwargs": "chat_template_kwargs",
 }
-"""Read as the chat completion's field of this name."""
+"""Field of a response's request -> the chat completion's field that it is read as."""
 
 _OBJECTS = {"type": "array", "items": OBJECT.schema}
 _OWN: dict[str, RequestField] = {

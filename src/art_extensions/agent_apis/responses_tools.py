@@ -28,7 +28,7 @@ from art.wire.request_values import UNSUPPORTED, refuse
 
 Item = dict[str, Any]
 _DEFAULT_NAMESPACE = "functions"
-"""Its tools have no prefix: OpenAI's formats write it before every function."""
+"""The namespace whose tools have no prefix: OpenAI's formats write it before every function."""
 _IDLE: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {"allowed_callers": (["direct"],), "async": (False,), "defer_loading": (False,), "output_schema": ()}
 )
@@ -95,13 +95,13 @@ class ToolKind:
     """The type of the item of a call."""
     output: str
     field: str
-    """Where such an item has its arguments."""
+    """The field of such an item that holds the arguments."""
     write: Callable[[str], Any] = _same
     """The field's value of the arguments that the model wrote."""
     read: Callable[[Any], str] = _same
     """The arguments of the field's value."""
     named: bool = False
-    """Its tools have names of their own; otherwise there is one, named like its type."""
+    """Whether its tools have names of their own; otherwise there is one, named like its type."""
     parameters: Mapping[str, Any] | None = None
     """JSON schema of the arguments; None: the tool has it."""
     description: str = ""
@@ -210,7 +210,7 @@ class RequestTools:
         self._left_out = left_out
         self._shown: dict[str, ShownTool] = {}
         self.functions: list[dict[str, Any]] = []
-        """As the chat API spells them."""
+        """The functions, in the chat API's spelling."""
 
     def add(self, tools: Iterable[Any], at: str, namespace: str | None = None) -> list[dict[str, Any]]:
         """Takes up a list of tools. Returns their functions. Raises: RequestError naming the tool."""

@@ -39,9 +39,9 @@ from art_extensions.cluster.folder_manifest import (
 
 _log = logging.getLogger(__name__)
 _ROOM_PATIENCE_S = 120.0
-"""Another process removes old copies."""
+"""Seconds to wait for another process that removes old copies."""
 _READ_ONLY = 0o444
-"""What writes into a copy by mistake is refused."""
+"""The mode of a copy's files: nothing writes into them by mistake."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,9 +28,9 @@ MOST_FILES = 10_000
 MOST_MANIFEST_BYTES = 4 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LONGEST_PART, _LONGEST_NAME = 255, 1024
-"""Bytes, which file systems take."""
+"""The most bytes that file systems take, of a part of a path and of the whole."""
 _SETTLED_NS = 200_000_000
-"""A file that changed so short ago may change again without another time of change."""
+"""Nanoseconds since a file's last change within which a further one may leave the same time."""
 
 
 def canonical_json(manifest: Manifest) -> bytes:

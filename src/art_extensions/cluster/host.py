@@ -46,7 +46,7 @@ from art_extensions.cluster.shelf_app import QuietServer, ShelfAddress, guard_ro
 
 _log = logging.getLogger(__name__)
 _SIGN_S = 1.0
-"""Between two lines of its life that say nothing else."""
+"""Seconds between two lines of `HostNews` that have nothing new."""
 _LAST_REPLY_S = 0.3
 _MOST_LOG = 1 << 16
 """Bytes of the log in one line."""

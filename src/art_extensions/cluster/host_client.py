@@ -18,7 +18,7 @@ from art_extensions.cluster.messages import HostAddress, HostNews, Reached, Reac
 R = TypeVar("R", bound=Strict)
 _CONNECT_S = 5.0
 _LINGER_S = 30.0
-"""Beyond a worker's own deadline, for the host to say that it was missed."""
+"""Seconds beyond a worker's own deadline, for the host to report that it was missed."""
 
 
 class HostClient:

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _RELEASE_S = 10.0
 _SWEEP_S = 60.0
 _SUSPECT_S = 60.0
-"""A node whose connections broke is avoided for so long, unless there is no other."""
+"""Seconds for which a node whose connections broke is avoided, unless there is no other."""
 _GB = 10**9
 
 

@@ -48,7 +48,7 @@ class PlacerReady(Strict):
     ready: bool
     error: str = ""
     refused: bool = False
-    """The settings are at fault: starting it again is of no use."""
+    """Whether the settings are at fault: starting it again is of no use."""
     node: str = ""
     """The address of this machine in the cluster."""
     node_id: str = ""
@@ -62,11 +62,11 @@ class HostOrder(Strict):
     """The order to the host of one worker, as JSON."""
 
     nonce: str
-    """Tells this host from one that had its name before."""
+    """A random text that tells this host from one that had its name before."""
     key: str = Field(repr=False)
-    """Of its routes."""
+    """The key of the host's routes."""
     version: str
-    """Of this package, at the server."""
+    """The server's version of this package."""
     lease: float
     shelf: str | None = None
     shelf_bytes: int
@@ -90,7 +90,7 @@ class PlaceOrder(Strict):
     """Start the host of a worker on a node that has room, or find it."""
 
     name: str
-    """The actor's."""
+    """The actor's name."""
     bundle: WorkerBundle
     host: HostOrder
     deadline: float
@@ -122,7 +122,7 @@ class StartOrder(Strict):
 
     name: str
     arguments: list[str]
-    """Of the node's interpreter."""
+    """The arguments of the node's interpreter."""
     config: dict[str, Any]
     copies: int = 1
     start_deadline: float
@@ -149,7 +149,7 @@ class HostNews(Strict):
     health_age: float | None = None
     """Seconds since the newest health."""
     trouble: str | None = None
-    """Its health route failed."""
+    """The error of its health route."""
     ended: str | None = None
     """How the worker ended."""
 

@@ -49,9 +49,9 @@ NAMESPACE = "art"
 NODE_LABEL = "ray.io/node-id"
 _THREADS = 64
 _LOOK_S = 1.0
-"""Between two looks at the nodes."""
+"""Seconds between two looks at the nodes."""
 _ANSWER_S = 20.0
-"""For a host that is there to say which one it is."""
+"""Seconds in which a host that exists must say which one it is."""
 _GONE_S = 30.0
 _PROBE_S = 60.0
 _UNAUTHENTICATED_PROBE = """

@@ -37,7 +37,7 @@ PLACER_MODULE = "art_extensions.cluster.placer"
 _LONGEST_LINE = 16 << 20
 _START_S = 120.0
 _WAITS_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Before each restart; the last one again and again: a cluster may be away for hours."""
+"""Seconds to wait before each restart; the last one repeats: a cluster may be away for hours."""
 OnNodes = Callable[[Sequence[NodeRow]], None]
 
 

@@ -22,11 +22,11 @@ class NodeRow(Strict):
     """A node of the cluster, as the placer sees it."""
 
     id: str
-    """Ray's own."""
+    """Ray's id of the node."""
     address: str
     alive: bool
     totals: dict[str, float] = Field(default_factory=dict)
-    """What it has altogether, by name."""
+    """Resource -> the node's total, in use or not."""
     why_dead: str = ""
 
 
@@ -37,13 +37,13 @@ class WorkerBundle(Strict):
     gpus: float
     resources: dict[str, float] = Field(default_factory=dict)
     spread: bool = False
-    """Rather on a node that has few others."""
+    """Whether a node with few other workers is preferred."""
     never_on: list[str] = Field(default_factory=list)
     """Nodes that are drained, by Ray's id."""
     rather_not_on: list[str] = Field(default_factory=list)
-    """Nodes that seem to be dead."""
+    """Nodes that seem to be dead, by Ray's id: taken only if no other fits."""
     only_on: str | None = None
-    """The one node that will do."""
+    """Ray's id of the one node to use; None: any."""
 
     @property
     def needs(self) -> dict[str, float]:
@@ -105,11 +105,11 @@ def place_member(
     """
     if part in placed:
         return bundle.model_copy(update={"only_on": placed[part]})
-    whole = {name: amount * size for name, amount in bundle.needs.items()}
+    node_needs = {name: amount * size for name, amount in bundle.needs.items()}
     small = [
         node.id
         for node in nodes
-        if any(node.totals.get(name, 0.0) < amount for name, amount in whole.items())
+        if any(node.totals.get(name, 0.0) < amount for name, amount in node_needs.items())
     ]
     return bundle.model_copy(
         update={"never_on": sorted({*bundle.never_on, *placed.values(), *small}), "spread": False}

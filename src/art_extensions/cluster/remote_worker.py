@@ -33,13 +33,13 @@ from art_extensions.cluster.shelf_disk import ShelfDisk
 
 _log = logging.getLogger(__name__)
 _TRIES = 3
-"""To take up a stream that broke."""
+"""Tries to take up a stream that broke."""
 _PAUSE_S = 0.1
 _ASIDE_S = 5.0
-"""For a host that may be gone to obey."""
+"""Seconds in which a host must obey: it may be gone."""
 _MODEL_FIELDS = ("model_path", "base_model")
 Release = Callable[[bool], Awaitable[None]]
-"""Ends a worker's host and gives its place on the node back; told whether the node does not answer."""
+"""A function that ends a worker's host and frees its place; it is told whether the node is lost."""
 
 
 class RemoteWorker:

@@ -51,7 +51,7 @@ from art_extensions.cluster.sources import CHUNK, Source, run_to_end
 _SIGN_S = 5.0
 """Seconds between two signs of life of an order."""
 _SILENCE_S = 60.0
-"""Without a sign of life the node is taken for gone."""
+"""Seconds without a sign of life after which a node counts as gone."""
 _MOST_BODY = 1 << 20
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
 
@@ -62,14 +62,14 @@ class FetchOrder(Strict):
     digest: str
     sources: list[Source]
     hold: bool = False
-    """The copy stays for as long as the shelf, and is not evicted when it is the one used least recently."""
+    """Whether the copy stays for as long as the shelf, and is never evicted as the least recently used."""
 
 
 class FetchedCopy(Strict):
     """Reply of POST /fetch"""
 
     path: str
-    """On the node."""
+    """The copy's folder on the node."""
 
 
 class AdoptOrder(Strict):
@@ -89,9 +89,9 @@ class ShelfAddress(Strict):
 
     url: str
     read_key: str = Field(repr=False)
-    """For whoever may have its copies."""
+    """The key of those that may read its copies."""
     order_key: str = Field(repr=False)
-    """For the server alone."""
+    """The key of orders, which the server alone has."""
     written: str
     """The folder on the node in which its workers write."""
 

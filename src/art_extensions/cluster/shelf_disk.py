@@ -24,7 +24,7 @@ from art_extensions.cluster.sources import Source
 
 _log = logging.getLogger(__name__)
 _MOST_PEERS = 3
-"""Further ones that a node may ask when the first does not answer."""
+"""Further nodes that a node may ask for a copy when the first does not answer."""
 _MOST_DIGESTS = 256
 
 

@@ -31,7 +31,7 @@ from art_extensions.cluster.folder_manifest import MOST_MANIFEST_BYTES, read_man
 
 R = TypeVar("R")
 CHUNK = 1 << 20
-"""Bytes at once."""
+"""Bytes of one read."""
 
 
 class Source(Strict):
@@ -40,7 +40,7 @@ class Source(Strict):
     url: str
     """`http://host:port` of a shelf, or an `fsspec` URL such as `s3://bucket/shelf`."""
     key: str = Field(default="", repr=False)
-    """Of a shelf."""
+    """The shelf's key; "" for an `fsspec` URL."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,7 @@ def get_model_config(
     weights_mode = given.get("rollout_weights_mode", "lora")
     if weights_mode == "lora":
         engine["lora_target_modules"] = peft["target_modules"]
-    whole: dict[str, Any] = {
+    sections: dict[str, Any] = {
         "init_args": {
             "load_in_4bit": True,
             "max_seq_length": 32768,
@@ -77,7 +77,7 @@ def get_model_config(
         "tinker_args": given.get("tinker_args"),
         **{name: given[name] for name in _PASSED_ON if name in given},
     }
-    return cast("InternalModelConfig", whole)
+    return cast("InternalModelConfig", sections)
 
 
 def _target_modules(base_model: str) -> list[str]:

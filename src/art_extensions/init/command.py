@@ -23,7 +23,7 @@ class Template:
     about: str
     files: Mapping[str, str]
     lines: tuple[str, ...]
-    """Of the README's list: what each file is."""
+    """Lines of the README's list: what each file is."""
     base_model: str
     own_rate: float | None = None
     """The learning rate for `base_model`, where it is not that of its rollouts."""

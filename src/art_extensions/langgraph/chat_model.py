@@ -131,7 +131,7 @@ class LoggingLLM(RunnableBinding):  # type: ignore[type-arg]  # pydantic narrows
 
 
 ROLLOUT_MODEL = "(the rollout's model)"
-"""As `model`: whichever model the rollout is of."""
+"""The value of `model` that stands for whichever model the rollout is of."""
 
 _IDENTITY = (SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 CURRENT_CONFIG: ContextVar[dict[str, Any]] = ContextVar("art_langgraph_config")
-"""Of the wrapped rollout that runs here: `base_url`, `api_key`, `model`, and a `logger` or None."""
+"""`base_url`, `api_key`, `model`, and a `logger` or None, of the wrapped rollout that runs here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -44,12 +44,12 @@ from art_extensions.launch.task import (
 from art_extensions.launch.tunnel import BoxShell, Tunnel
 
 START_S = 3600.0
-"""From the accepted job to a server that answers: the installation is in it."""
+"""Seconds from the accepted job to a server that answers, the installation included."""
 JOB_EVERY_S = 60.0
 ATTACH_S = 30.0
 HEALTH_S = 10.0
 KEEP_ALIVE_S = 30.0
-"""Shorter than any idle deadline in minutes."""
+"""Seconds between two requests that keep a server busy; shorter than any `idle_minutes`."""
 _PAUSE_S = 1.0
 _log = logging.getLogger(__name__)
 

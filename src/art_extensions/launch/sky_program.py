@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 Log = Callable[[str], None]
 AFTER_SERVER_MINUTES = 1
-"""From the end of the server, which has waited for clients, to the end of the box."""
+"""Minutes from the end of the server, which has waited for clients, to the end of the box."""
 LAST_LOG_LINES = 40
 
 

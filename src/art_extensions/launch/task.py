@@ -34,17 +34,17 @@ class BoxPlan:
     """The machines of a box and what they run. Raises ConfigurationError for what no task can be made of."""
 
     name: str
-    """Of SkyPilot's cluster."""
+    """The name of SkyPilot's cluster."""
     version: str | Path
     """ART on the box: a version, or a folder with its source."""
     gpu: str | None = None
-    """`H100` or `H100:8`, as SkyPilot spells it."""
+    """The GPUs of a machine, as SkyPilot spells them: `H100` or `H100:8`. None: a box without."""
     resources: Mapping[str, Any] = field(default_factory=dict)
     """SkyPilot's own `resources`, as in its YAML."""
     cloud: str | None = None
     nodes: int = 1
     idle_minutes: float = 30.0
-    """Without a request of a client before the server ends; 0: never."""
+    """Minutes without a request of a client after which the server ends; 0: it never does."""
     engine: str = "builtin"
 
     def __post_init__(self) -> None:

@@ -38,8 +38,8 @@ class LitellmLlm:
         self.name, self.model, self._params = f"{PREFIX}{model}", model, dict(params)
         retries = next((self._params.pop(name) for name in RETRIES if name in self._params), None)
         self.attempts = None if retries is None else int(retries) + 1
-        kept = {name: value for name, value in self._params.items() if name != "api_key"}
-        self.identity = json.dumps([self.name, kept], sort_keys=True, default=str)
+        identifying = {name: value for name, value in self._params.items() if name != "api_key"}
+        self.identity = json.dumps([self.name, identifying], sort_keys=True, default=str)
         self._form = AnswerForm()
 
     @property

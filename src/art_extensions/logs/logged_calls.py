@@ -109,7 +109,7 @@ _TIMES = (
 )  # fmt: skip
 _CHUNK = 1 << 20
 _LINES_TRIED = 4
-"""Of a file that begins like an object: if one of them is an object by itself, the file is JSON Lines."""
+"""The first lines of a file that begins like an object: it is JSON Lines if one is an object itself."""
 _TAGS = ("tags", "metadata", "request_tags")
 
 
@@ -179,9 +179,9 @@ def _values(path: Path, *, in_array: bool) -> Iterator[tuple[str, Any]]:
     with open_foreign(path) as binary, _decoded(binary) as file:
         inside = not in_array
         while True:
-            kept = text.lstrip(skipped)
-            line += text.count("\n", 0, len(text) - len(kept))
-            text, where = kept, f"{path}, line {line}"
+            rest = text.lstrip(skipped)
+            line += text.count("\n", 0, len(text) - len(rest))
+            text, where = rest, f"{path}, line {line}"
             if not inside and text:
                 text, inside = text[1:], True
                 continue

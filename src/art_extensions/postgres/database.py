@@ -30,18 +30,18 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Connection = Any
-"""Of asyncpg, which brings no types."""
+"""A connection of asyncpg, which has no types."""
 
 SCHEMA = "art"
-"""Of every table."""
+"""The schema of every table."""
 CONNECT_SECONDS = 5.0
 COMMAND_SECONDS = 60.0
 PATIENCE_SECONDS = 30.0
-"""So long a server waits for a database that is away, before it says so to whoever waits."""
+"""Seconds that a server waits for an unreachable database before those who wait get an error."""
 _AGAIN_SECONDS = 0.1
 _READERS = 4
 _FORGOTTEN_SECONDS = 7 * 86_400.0
-"""Lanes of servers that ended so long ago."""
+"""Seconds since a server opened its lane after which the lane is removed."""
 _MOST_CACHED = 256
 _LANES = """
 CREATE TABLE IF NOT EXISTS lanes (
@@ -65,7 +65,7 @@ class DatabaseAddress:
 
     url: str = field(repr=False)
     shown: str
-    """Without user's password and options."""
+    """The address without the user's password and the options."""
 
     def hide_password(self, text: str) -> str:
         """Returns a text of a library without the password."""

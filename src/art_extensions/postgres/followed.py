@@ -35,14 +35,14 @@ _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 2.0
 _UP_SECONDS = 20.0
-"""So long a request waits here for an engine; the controller says when it is back."""
+"""Seconds that a request waits here for an engine; the controller says when it is back."""
 
 
 @dataclass(slots=True)
 class _FollowedBase:
     pool: EnginePool
     engines: dict[int, EngineAddress] = field(default_factory=dict)
-    """Those that were reached."""
+    """Number of an engine -> its address, of those that were reached."""
 
 
 class ServedFollower:

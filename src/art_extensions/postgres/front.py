@@ -36,10 +36,10 @@ _HERE = frozenset({"/", "/health", "/metrics"})
 _HOPS = frozenset(b"host connection keep-alive transfer-encoding upgrade te trailer".split())
 """Headers of one connection."""
 _READ_SECONDS = 3600.0
-"""A completion may take long; a stream of events has a blank line every few seconds."""
+"""Seconds without a byte of an answer: a completion may take long; streams have keep-alive lines."""
 _CONNECT_SECONDS = 5.0
 _AWAY_SECONDS = 20.0
-"""So long a request waits for the next controller."""
+"""Seconds that a request waits for the next controller."""
 _AGAIN_SECONDS = 0.2
 _READING = frozenset({"GET", "HEAD"})
 _REMEMBERED = 10_000
@@ -98,8 +98,8 @@ class GatewayFront:
         if rollout is not None and await self._is_scoped(asker.tenant, rollout.decode("latin-1")):
             return False
         with self._bodies.use(asker.tenant) as use:
-            whole = await body.read(self._largest, use)
-        if not whole:
+            complete = await body.read(self._largest, use)
+        if not complete:
             return True  # too large, or broken off: the application says so
         try:
             model = orjson.loads(body.content).get("model")
@@ -164,8 +164,8 @@ class GatewayFront:
 async def _send_reply(reply: httpx.Response, send: Send) -> None:
     """A reply that breaks off is broken off here, too: it has begun."""
     headers = [(name.lower(), value) for name, value in reply.headers.raw]
-    kept = [(name, value) for name, value in headers if name not in _HOPS]
-    await send({"type": "http.response.start", "status": reply.status_code, "headers": kept})
+    forwarded = [(name, value) for name, value in headers if name not in _HOPS]
+    await send({"type": "http.response.start", "status": reply.status_code, "headers": forwarded})
     try:
         async for chunk in reply.aiter_raw():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -70,7 +70,7 @@ class ControllerLock:
         self._patience = patience
         self._asking = asyncio.Lock()
         self.lost = asyncio.Event()
-        """Set once the lock is not known to be held any more."""
+        """An event, set once the lock is not known to be held any more."""
         self._watching = asyncio.create_task(self._watch(), name="controller's lock")
 
     @classmethod

@@ -124,9 +124,9 @@ class PostgresJobStore(JobTable):
             )
             large = "SELECT request FROM jobs WHERE job_id = $1 AND length(request) > $2"
             if (text := await connection.fetchval(large, job_id, KEPT_REQUEST)) is not None:
-                kept = {name: value for name, value in orjson.loads(text).items() if name not in BULK}
+                without_bulk = {name: value for name, value in orjson.loads(text).items() if name not in BULK}
                 update = "UPDATE jobs SET request = $2 WHERE job_id = $1"
-                await connection.execute(update, job_id, orjson.dumps(kept).decode())
+                await connection.execute(update, job_id, orjson.dumps(without_bulk).decode())
             await _append(connection, job_id, event)
 
         await self._write(work)

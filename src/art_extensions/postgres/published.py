@@ -40,7 +40,7 @@ CREATE TABLE served_bases (name TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE aliases (name TEXT PRIMARY KEY, body TEXT NOT NULL);
 """
 _LOOK_SECONDS = 0.5
-"""An engine that was started again is told after so long; a name that moves, at once."""
+"""Seconds until a restarted engine is published; a name that moves is published at once."""
 _AGAIN_SECONDS = 2.0
 _NONCE = 12
 
@@ -60,7 +60,7 @@ class PublishedBase(Strict):
     max_context: int
     replicas: int
     engines: list[EngineAddress]
-    """Those that answer now; none while they sleep."""
+    """The engines that answer now; none while they sleep."""
 
 
 class PublishedModel(Strict):

@@ -102,8 +102,8 @@ CREATE TABLE images (
     file BYTEA NOT NULL
 );
 """
-"""As SQLite's tables (`art.server.ledger.schema`), whose statements run here, too: `rowid` is a column. Ids
-and logprobs are not compressed: that took a third of the database's time, for little."""
+"""The tables, as SQLite's (`art.server.ledger.schema`), whose statements run here, too: `rowid` is a column.
+Ids and logprobs are not compressed: that took a third of the database's time, for little."""
 
 _MARKS = ", ".join(f"${place + 1}" for place in range(len(COLUMNS.split(","))))
 _INSERT = f"INSERT INTO samples ({COLUMNS}) VALUES ({_MARKS})"
@@ -155,7 +155,7 @@ class PostgresWriter:
     def __init__(self, lane: CommitLane, name: str) -> None:
         self._lane, self._name = lane, name
         self._days = set[int]()
-        """That have a partition."""
+        """Days that have a partition."""
         self._waiting: list[_Waiting] = []
         self._news = asyncio.Event()
         self._closed = False

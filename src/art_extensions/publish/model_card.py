@@ -47,11 +47,11 @@ class CardFacts:
     step: int
     base_model: str
     license: str | None
-    """Of the base model; None: not known."""
+    """The base model's license; None: not known."""
     lora: dict[str, Any] | None
-    """None: all weights were trained."""
+    """The settings of the LoRA adapter; None: all weights were trained."""
     settings: dict[str, Any]
-    """Of the last training job, as resolved."""
+    """The resolved settings of the last training job."""
     task: str | None = None
     """What the model was trained to do, in the words of its owner."""
     curve: list[dict[str, float]] = field(default_factory=list)
@@ -124,8 +124,8 @@ def job_settings(data_dir: Path, job_id: str) -> dict[str, Any]:
         _log.warning("%s cannot be read, so the card lacks the job's settings: %s", table, error)
         return {}
     request: dict[str, Any] = json.loads(row[0]) if row else {}
-    kept = ("algorithm", "optimizer", "rate", "learning_rates", "batch_size")
-    return {name: request[name] for name in kept if request.get(name) is not None}
+    names = ("algorithm", "optimizer", "rate", "learning_rates", "batch_size")
+    return {name: request[name] for name in names if request.get(name) is not None}
 
 
 def read_curve(history: Path, last: int) -> list[dict[str, float]]:

@@ -39,7 +39,7 @@ def process_count(at_once: int | None) -> int:
 LINE_BYTES = 5 << 20
 """The longest line that is read."""
 STDERR_FACTOR = 4
-"""So many times `output_bytes` may go to stderr, of which the end is kept; more ends it."""
+"""Stderr's limit as a multiple of `output_bytes`: its end is kept; more ends the process."""
 
 
 class ProcessStreams:

@@ -320,13 +320,13 @@ class OTelSink:
         about = {"art.project": self._project, "art.model": self._name, "gen_ai.provider.name": "art"}
         if "art.judge" not in attributes:
             about["gen_ai.agent.name"] = self._name
-        kept = {writable(key): _value(value) for key, value in attributes.items() if value is not None}
+        written = {writable(key): _value(value) for key, value in attributes.items() if value is not None}
         span = ReadableSpan(
             name=writable(name),
             context=context,
             parent=parent,
             resource=self._resource,
-            attributes={**about, **kept},
+            attributes={**about, **written},
             events=events,
             links=[Link(one) for one in links],
             kind=kind,

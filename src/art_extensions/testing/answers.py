@@ -28,7 +28,7 @@ class JudgePrompt:
 
     kind: AnswerKind
     trajectories: dict[str, list[dict[str, Any]]]
-    """By id, in the order shown: the shared beginning, the rest, then further histories, as one list."""
+    """Id -> messages, in the order shown: the shared beginning, the rest, then further histories."""
     wanted: frozenset[str]
     """Ids of those that are asked about: all, or what stands under <scores_needed>."""
     criteria: tuple[str, ...] = ()

@@ -127,8 +127,8 @@ class Endpoint:
             content = f"Here is my answer:\n\n```json\n{content}\n```\nLet me know if you need more."
         if trouble == "truncated":
             return reply(body, content[: len(content) // 2], finish_reason="length")
-        whole = reply(body, content)
-        return CutResponse(whole) if trouble == "cut" else whole
+        response = reply(body, content)
+        return CutResponse(response) if trouble == "cut" else response
 
     def _busy(self) -> Response:
         busy = failure(429, "rate_limit_exceeded", "Rate limit reached.")

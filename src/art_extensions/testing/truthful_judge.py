@@ -115,7 +115,7 @@ def fingerprint(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 class KnownQualities:
-    """A quality function for what no judge can see in the messages: each attempt's worth, noted beforehand.
+    """A quality function for what no judge can see in the messages: a trajectory's worth, noted before.
 
     >>> truth = KnownQualities()
     >>> truth.note([{"role": "user", "content": "hi"}], 1.0)
@@ -127,7 +127,7 @@ class KnownQualities:
         self._qualities: dict[str, float] = {}
 
     def note(self, messages: Sequence[Mapping[str, Any]], quality: float) -> None:
-        """Remember the quality, 0 to 1, of the attempt with these messages, as the judge will see them.
+        """Remember the quality, 0 to 1, of the trajectory with these messages, as the judge will see them.
 
         Raises ValueError where equal messages were noted with another quality: then the truth is not a
         function of what the judge sees.
@@ -174,7 +174,7 @@ def tic_tac_toe(messages: Sequence[Mapping[str, Any]]) -> float:
 
 
 def mail(messages: Sequence[Mapping[str, Any]]) -> float:
-    """A finished attempt at a question: right where the answer is the name in the mail that was read for it.
+    """A finished rollout: right where the answer is the name in the mail that was read for it.
 
     A name that was guessed is not known to be right, here as to any judge: it is worth a wrong one. The
     task's own reward, which knows the inbox, differs in that alone.

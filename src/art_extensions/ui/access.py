@@ -38,7 +38,7 @@ HEADERS: Mapping[str, str] = {
 }
 TOKEN = "token"
 VIEWER = "art.ui.viewer"
-"""In a request's scope: for whom the browser reads."""
+"""The key of a request's scope that holds its `Viewer`."""
 _BYTES = 32
 
 
@@ -48,7 +48,7 @@ class Viewer:
 
     tenant: str | None = None
     prefix: str = ""
-    """Begins the folders of the tenant's projects, which it knows without."""
+    """The beginning of the tenant's project folders, which is left out of what it sees."""
 
     def in_own_names(self, value: Any) -> Any:
         """Returns what a file says in the tenant's own names."""
@@ -66,9 +66,9 @@ class Access(Protocol):
     """The rule by which browsers get the pages."""
 
     cookie: str
-    """Its name."""
+    """The cookie's name."""
     path: str
-    """Where the pages begin."""
+    """The path below which the pages are."""
     advice: str
     """How a browser gets in."""
 
@@ -126,9 +126,9 @@ class PrintedAccess:
 
 
 LINK_SECONDS = 3600.0
-"""So long a link can be opened."""
+"""Seconds for which a link can be opened."""
 BROWSER_SECONDS = 7 * 86_400.0
-"""So long the browser that opened it stays admitted."""
+"""Seconds for which the browser that opened it stays admitted."""
 _MOST_KEPT = 64
 """Links, and browsers, of one owner; the oldest give way."""
 _THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -141,7 +141,7 @@ ProofOf = Callable[[str | None], bytes | None]
 class _Admission:
     viewer: Viewer
     proof: bytes
-    """Of the key that it was made for."""
+    """What `ProofOf` returned for the tenant when the link was made; b"" without a key."""
     host: str
     until: float
 

@@ -159,7 +159,7 @@ class RunPages:
     def run(self, request: Request) -> Response:
         """One run."""
         run = self._run(request)
-        content = run_page(self.reader, run, whole=EXPORTED in request.headers)
+        content = run_page(self.reader, run, exported=EXPORTED in request.headers)
         return self._page(request, "run.html", content, run)
 
     def metric(self, request: Request) -> Response:
@@ -200,8 +200,8 @@ class RunPages:
     def step(self, request: Request) -> Response:
         """One step of a split."""
         run, split, step = self._step(request)
-        whole = EXPORTED in request.headers
-        return self._page(request, "step.html", step_page(self.reader, run, split, step, whole=whole), run)
+        page = step_page(self.reader, run, split, step, exported=EXPORTED in request.headers)
+        return self._page(request, "step.html", page, run)
 
     def group(self, request: Request) -> Response:
         """One group: its rollouts side by side."""

@@ -35,7 +35,7 @@ class Curve:
     low: list[float | None] = field(default_factory=list)
     high: list[float | None] = field(default_factory=list)
     points: bool = False
-    """Of some steps alone: what was measured there is drawn, and no line between."""
+    """Whether only some steps were measured: they are drawn as points, with no line between."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values for the chart's script."""

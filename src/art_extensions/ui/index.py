@@ -28,7 +28,7 @@ INDEX_FILE = "ui-index.sqlite"
 PAGE = 200
 """Rollouts of a page of a list."""
 _SMALLEST = -1e300
-"""Stands for a missing number in an order: it comes last in a descending list."""
+"""The sort key of a missing number: it comes last in a descending list."""
 _VERSION = 1
 _COLUMNS = tuple(ListedRollout.__annotations__)
 _CREATE = f"""

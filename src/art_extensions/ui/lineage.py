@@ -39,7 +39,7 @@ class ModelSteps:
     """The step of which it is a fork."""
     kept: tuple[int, ...]
     rejected: tuple[int, ...]
-    """Set aside, and not made again."""
+    """Steps set aside, and not made again."""
     deleted: tuple[int, ...]
     kinds: Mapping[int, str]
     """`rl` or `sft`, where it is recorded."""

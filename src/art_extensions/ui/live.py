@@ -25,10 +25,10 @@ from art_extensions.ui.formats import address, duration, number
 from art_extensions.ui.run_files import RunFiles, life_sign
 
 RECENT_SECONDS = 120.0
-"""So long a rollout is listed after its last completion."""
+"""Seconds for which a rollout is listed after its last completion."""
 MOST_LISTED = 100
 _NEWEST_SAMPLES = 1000
-"""So far back completions are looked through."""
+"""The newest completions that are searched for rollouts."""
 _LONGEST_NAME = 80
 JOB_COLUMNS = ("Model", "Job", "Phase", "Progress", "Asked for")
 NODE_COLUMNS = ("Node", "State", "CPUs", "GPUs", "Workers")
@@ -60,7 +60,7 @@ class LiveState:
     jobs: list[LiveRow]
     rollouts: list[LiveRow]
     nodes: list[LiveRow]
-    """Of the server's cluster; none where it has none, or for a tenant."""
+    """Rows of the cluster's nodes; empty for a tenant, or without a cluster."""
     placements: list[LiveRow]
 
     def to_json(self) -> dict[str, Any]:

@@ -55,14 +55,14 @@ MOST_COLUMNS = 32
 MOST_STEPS = 6
 """Steps of a finding that have a link each."""
 FAR_OPINIONS = 0.25
-"""Between two scores of a judge, from which on they are marked."""
+"""The difference of two scores of a judge from which on they are marked."""
 SMOOTHING = (0.0, 0.6, 0.9)
 _NAMES = frozenset(f"{file}.{name}" for file in ("model", "registration") for name in ("project", "name"))
 """Settings by which runs are told apart anyway."""
 
 
-def run_page(reader: RunReader, run: RunFiles, *, whole: bool = False) -> dict[str, Any]:
-    """Returns curves, steps, checkpoints and settings of a run. whole: with the charts of all metrics."""
+def run_page(reader: RunReader, run: RunFiles, *, exported: bool = False) -> dict[str, Any]:
+    """Returns curves, steps, checkpoints and settings of a run. exported: with the charts of all metrics."""
     index = reader.index(run)
     index.refresh(run)
     splits = run.splits()
@@ -85,7 +85,7 @@ def run_page(reader: RunReader, run: RunFiles, *, whole: bool = False) -> dict[s
         "reward_chart": chart_json(list(steps), curves, "Reward") if curves else None,
         "charts": small_charts(run),
         "metrics": (names := [visible(name) for name in run.history.names()]),
-        "all_charts": {name: metric_chart(run, name) for name in names} if whole else None,
+        "all_charts": {name: metric_chart(run, name) for name in names} if exported else None,
         "seconds": seconds_picture(run),
         "steps": rows,
         "checkpoints": run.checkpoints()[::-1],
@@ -168,9 +168,9 @@ def _count(value: float | None) -> int | None:
 
 
 def step_page(
-    reader: RunReader, run: RunFiles, split: str, step: int, *, whole: bool = False
+    reader: RunReader, run: RunFiles, split: str, step: int, *, exported: bool = False
 ) -> dict[str, Any]:
-    """Returns accounting, times, groups and rollouts of a step. whole: with all rows of the list."""
+    """Returns accounting, times, groups and rollouts of a step. exported: with all rows of the list."""
     index = reader.index(run)
     version = index.refresh(run)
     query = ListQuery(run=run.key, split=split, step=step)
@@ -197,7 +197,7 @@ def step_page(
         "groups": _group_strips(rows),
         "problem": _log_problem(reader, run, split, step) if not rows else None,
         "metrics": sorted(row.items()),
-        **reader.list_of(run, query, version, whole=whole),
+        **reader.list_of(run, query, version, exported=exported),
     }
 
 

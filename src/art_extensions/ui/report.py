@@ -32,9 +32,9 @@ from art.wire.rollout_record import RolloutRecord
 from art_extensions.ui.run_files import RunFiles
 
 MOST_BYTES = 2_000_000
-"""Of one part, before it is compressed; there are few, so the file is far below what issue trackers take."""
+"""The most bytes of one part, uncompressed: the file stays far below what issue trackers take."""
 MOST_LINES, LONGEST_LINE, LONGEST_SETTING = 400, 400, 80
-"""Of a log; characters of a line of it; characters of a setting that is not left out as a text."""
+"""The most lines of a log, characters of its line, and of a setting: longer texts are left out."""
 MOST_STEPS, MOST_JOBS, MOST_ROWS = 20, 50, 500
 REMOVED = "[removed]"
 AWS_LENGTH = 40
@@ -177,12 +177,12 @@ class Bundle:
 
     def _add(self, name: str, lines: Iterable[str]) -> None:
         """Adds lines; where they are too many, those of the beginning and more of the end."""
-        whole = [f"{line}\n".encode("utf-8", "backslashreplace") for line in lines]
-        first = _fitting(whole, MOST_BYTES // 10)
-        last = _fitting(whole[first:][::-1], MOST_BYTES - MOST_BYTES // 10)
-        if dropped := len(whole) - first - last:
+        encoded = [f"{line}\n".encode("utf-8", "backslashreplace") for line in lines]
+        first = _fitting(encoded, MOST_BYTES // 10)
+        last = _fitting(encoded[first:][::-1], MOST_BYTES - MOST_BYTES // 10)
+        if dropped := len(encoded) - first - last:
             self.left_out.append(f"{name}: {dropped} lines in the middle, beyond {MOST_BYTES:,} bytes")
-        self.parts[name] = b"".join(whole[:first] + whole[len(whole) - last :])
+        self.parts[name] = b"".join(encoded[:first] + encoded[len(encoded) - last :])
 
     def packed(self) -> bytes:
         """Returns the zip file."""

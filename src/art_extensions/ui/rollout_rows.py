@@ -37,7 +37,7 @@ class ListedRollout(NamedTuple):
     split: str
     step: int
     grp: int
-    """Its group."""
+    """The number of its group."""
     place: int
     """Its place in the group."""
     rollout: str | None

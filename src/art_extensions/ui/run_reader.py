@@ -31,7 +31,7 @@ class RunReader:
         self._logs = LogReader()
         self._indexes: dict[Path, RolloutIndex] = {}
         self._explanations: dict[Path, tuple[object, Explanation | None]] = {}
-        """With the state of the history that was read."""
+        """Folder of a run -> size and time of its history when it was read, and the explanation."""
         self._lock = threading.Lock()
 
     def runs(self) -> dict[str, RunFiles]:
@@ -86,14 +86,14 @@ class RunReader:
         return found
 
     def list_of(
-        self, run: RunFiles, query: ListQuery, version: str, *, whole: bool = False
+        self, run: RunFiles, query: ListQuery, version: str, *, exported: bool = False
     ) -> dict[str, Any]:
-        """Returns what the template of a list needs. whole: all its rows are in the page, not the first."""
+        """Returns what the template of a list needs. exported: all rows are in the page, not the first."""
         index = self.index(run)
-        shown = index.rows(query)[:MOST_ROWS] if whole else index.page(query, 0, version)[:FIRST_ROWS]
+        shown = index.rows(query)[:MOST_ROWS] if exported else index.page(query, 0, version)[:FIRST_ROWS]
         return {
             "query": query,
-            "count": min(index.count(query), len(shown)) if whole else index.count(query),
+            "count": min(index.count(query), len(shown)) if exported else index.count(query),
             "page_size": PAGE,
             "first_rows": [list_cells(row) for row in shown],
             "fates": index.fates(ListQuery(run=run.key, split=query.split, step=query.step)),

@@ -78,8 +78,8 @@ def _inside(name: str, measured: Mapping[str, float]) -> float:
     return sum(_inside(part, measured) for part in NESTED[name])
 
 
-def _place(whole: str, measured: Mapping[str, float], depth: int, start: float) -> Iterator[NestedSeconds]:
-    for name in NESTED[whole]:
+def _place(parent: str, measured: Mapping[str, float], depth: int, start: float) -> Iterator[NestedSeconds]:
+    for name in NESTED[parent]:
         if seconds := _inside(name, measured):
             yield NestedSeconds(name, depth, seconds, start)
             if name in NESTED and name not in measured:
@@ -106,14 +106,14 @@ def seconds_picture(run: RunFiles) -> dict[str, Any] | None:
         for column in columns
     ]
     tallest = max(sum(mean.values()) for mean in means)
-    whole = sum(sum(parts.values()) for _, parts in known)
+    total = sum(sum(parts.values()) for _, parts in known)
     sums = [(part, sum(parts[part] for _, parts in known)) for part in STEP_PARTS]
     return {
         "columns": len(columns),
         "bars": [bar for place, mean in enumerate(means) for bar in _stacked(place, mean, tallest)],
         "tallest": tallest,
         "parts": [
-            {"part": part, "seconds": seconds / len(known), "share": 100 * seconds / whole}
+            {"part": part, "seconds": seconds / len(known), "share": 100 * seconds / total}
             for part, seconds in sorted(sums, key=lambda one: -one[1])
             if seconds
         ],

@@ -29,7 +29,7 @@ from art_extensions.ui.run_files import RunFiles
 
 SIGNALS = ("logprob", "ratio", "advantage", "entropy", "mask")
 _LOGPROB_STEPS = (-0.05, -0.5, -1.5, -3.0)
-"""Above the first: nearly certain. Probabilities 0.95, 0.6, 0.22, 0.05."""
+"""Limits of the colours; above the first: nearly certain. Probabilities 0.95, 0.6, 0.22, 0.05."""
 _ENTROPY_STEPS = (0.05, 0.5, 1.2, 2.0)
 _RATIO_STEPS = (0.8, 0.95, 1.05, 1.25)
 _ADVANTAGE_STEPS = (-1.0, -1e-6, 1e-6, 1.0)
@@ -167,7 +167,7 @@ class TokenPieces:
 
     words: Mapping[int, str]
     byte_level: bool
-    """Its words stand for bytes, one character each."""
+    """Whether its words stand for bytes, one character each."""
     plain: frozenset[int]
     """Added tokens: their words are text."""
 
@@ -196,8 +196,8 @@ class TokenPieces:
                 texts.append(waiting.decode())
                 waiting = b""
             except UnicodeDecodeError as error:
-                whole = error.reason == "unexpected end of data" and len(waiting) - error.start < 4
-                if whole:  # the character goes on
+                is_cut = error.reason == "unexpected end of data" and len(waiting) - error.start < 4
+                if is_cut:  # the character goes on
                     texts.append(waiting[: error.start].decode())
                     waiting = waiting[error.start :]
                 else:

@@ -30,10 +30,10 @@ class VllmAdapters:
         self._base = base
         self._options = options
         self._paths: dict[str, Path] = {}
-        """Every name ever given: it stands for these weights until this engine ends."""
+        """Name -> folder of its weights: every one ever given, until this engine ends."""
         self._served: set[str] = set()
         self.in_use = InUse[str]()
-        """By requests, waiting ones included."""
+        """Adapters in use by requests, waiting ones included."""
 
     @property
     def names(self) -> list[str]:

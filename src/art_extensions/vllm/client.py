@@ -29,7 +29,7 @@ from art.errors import (
 from art.wire.sampling import PARAMETERS
 
 LEAST_TEMPERATURE = 0.01
-"""Below, vLLM samples at another temperature than it was asked for."""
+"""The lowest temperature that vLLM samples at as asked; below, it takes another."""
 SEEDS = 1 << 63
 IMPOSSIBLE = -9999.0
 """What vLLM writes for a logprob of minus infinity."""

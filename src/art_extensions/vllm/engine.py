@@ -38,7 +38,7 @@ class VllmServerFacts:
 
     base_model: str
     model: str
-    """Its name there."""
+    """The model's name at the server."""
     max_context: int
     vocab_size: int
     device: str
@@ -47,13 +47,13 @@ class VllmServerFacts:
     version: str
     sleep_mode: bool
     attached: bool
-    """Somebody else started it."""
+    """Whether somebody else started the server."""
 
 
 logger = logging.getLogger(__name__)
 
 METRICS_SECONDS = 1.0
-"""Between two looks at the progress of vLLM's engine, while something runs."""
+"""Seconds between two looks at the progress of vLLM's engine, while something runs."""
 SCORES_AT_ONCE = 16
 
 
@@ -64,7 +64,7 @@ class VllmCall:
     request: GenerateRequest
     news: asyncio.Queue[Delta | ARTError] = field(default_factory=asyncio.Queue)
     task: asyncio.Task[None] | None = None
-    """None while it waits."""
+    """The task that samples it; None while it waits."""
     ended: bool = False
 
 

@@ -81,8 +81,8 @@ async def known_arguments(runtime: Runtime, cache: Path | None = None) -> Known:
     where = hashlib.sha256(str(runtime.python).encode()).hexdigest()[:12]
     file = folder / f"{runtime.version}-{where}.json"
     if file.is_file():
-        kept: Known = json.loads(file.read_text(encoding="utf-8"))
-        return kept
+        cached: Known = json.loads(file.read_text(encoding="utf-8"))
+        return cached
     answer = (await ask_python(runtime.python, _LIST, seconds=LIST_SECONDS)).strip().splitlines()[-1]
     known: Known = json.loads(answer)
     write_whole(file, answer, durable=False)
@@ -141,7 +141,7 @@ SEEING_ARGUMENTS = (
 """Images come in the size that the model's tower wants (`art.rendering.images`), and stay as they are."""
 SERVED_NAME = "art-base"
 SOCKET = "s"
-"""In the server's own folder, short: a socket's path has at most 107 characters."""
+"""The socket's file in the server's own folder; short: its path has at most 107 characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +275,7 @@ def _parameters(base_model: str) -> int:
 
 TAIL_LINES = 15
 STOP_SECONDS = 10.0
-"""More than the guard takes to end it in order, or to kill it."""
+"""Seconds for a server to end: more than the guard takes to end it in order, or to kill it."""
 
 
 class VllmProcess:

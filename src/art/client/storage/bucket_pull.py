@@ -137,11 +137,11 @@ def check_safetensors(file: Path) -> None:
             (length,) = struct.unpack("<Q", stream.read(8))
             header = json.loads(stream.read(min(length, size)))
         ends = [row["data_offsets"][1] for name, row in header.items() if name != "__metadata__"]
-        whole = 8 + length + max(ends, default=0)
+        expected_size = 8 + length + max(ends, default=0)
     except (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise StorageError(f"{file} is no safetensors file ({error}); push it again") from error
-    if size != whole:
-        raise StorageError(f"{file} has {size} bytes of {whole}: it was cut. Push it again")
+    if size != expected_size:
+        raise StorageError(f"{file} has {size} bytes of {expected_size}: it was cut. Push it again")
 
 
 _log = logging.getLogger(__name__)

@@ -114,8 +114,8 @@ class RowTable:
         common = np.minimum(common, self.known[rows])
         ready = np.minimum(common, self.computed[rows])
         # Among equals an idle row that holds nothing else: it can be gone on with in place.
-        whole = ~self.running[rows] & (self.computed[rows] == ready)
-        best = int((ready * 2 + whole).argmax())
+        extendable = ~self.running[rows] & (self.computed[rows] == ready)
+        best = int((ready * 2 + extendable).argmax())
         return PrefixMatch(int(rows[best]), int(ready[best]), int(common.max()))
 
     def free_row(self, rows: int) -> int:

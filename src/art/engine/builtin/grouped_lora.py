@@ -143,16 +143,16 @@ class GroupedLora:
         if (adapter_T == first).all():
             return None if first == BASE else Turns(self._pairs[first], len(adapter_T))
         numbers = [int(number) for number in np.unique(adapter_T) if number != BASE]
-        kept, pairs = tuple(numbers), self._pairs[numbers[0]]
+        stacked, pairs = tuple(numbers), self._pairs[numbers[0]]
         if len(numbers) > 1:
             stack = self._stack_of(numbers)
-            kept, pairs = stack.numbers, stack.pairs
-        place_T = np.searchsorted(kept, adapter_T)
-        place_T[adapter_T == BASE] = len(kept)
+            stacked, pairs = stack.numbers, stack.pairs
+        place_T = np.searchsorted(stacked, adapter_T)
+        place_T[adapter_T == BASE] = len(stacked)
         order = np.argsort(place_T, kind="stable")
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
-        ends = np.bincount(place_T, minlength=len(kept) + 1).cumsum()[:-1].astype(np.int32)
+        ends = np.bincount(place_T, minlength=len(stacked) + 1).cumsum()[:-1].astype(np.int32)
         on = [torch.from_numpy(array).to(self._where["device"]) for array in (ends, order, places)]
         return Turns(pairs, int(ends[-1]), None if len(numbers) == 1 else on[0], on[1], on[2])
 

@@ -65,9 +65,9 @@ class CausalModel:
         self, ids_T: Tensor, positions_T: Tensor, wanted: Tensor, adapter_T: np.ndarray, attention: Attends
     ) -> Tensor:
         """Logits [len(wanted), V] of the wanted packed tokens. Those of a whole model come without others."""
-        whole = self.whole_models.get(int(adapter_T[0]))
-        if whole is not None:
-            return whole.forward(ids_T, positions_T, wanted, np.zeros_like(adapter_T), attention)
+        full_model = self.whole_models.get(int(adapter_T[0]))
+        if full_model is not None:
+            return full_model.forward(ids_T, positions_T, wanted, np.zeros_like(adapter_T), attention)
         return self.passes.run(ids_T, positions_T, wanted, adapter_T, attention)
 
     def score(self, adapter: int, rows: list[list[int]]) -> list[list[float]]:

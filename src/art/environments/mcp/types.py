@@ -121,8 +121,8 @@ class GeneratedScenario:
     difficulty: int
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.difficulty, int) and not isinstance(self.difficulty, bool)
-        if not whole or self.difficulty not in DIFFICULTIES:
+        is_integer = isinstance(self.difficulty, int) and not isinstance(self.difficulty, bool)
+        if not is_integer or self.difficulty not in DIFFICULTIES:
             raise ConfigurationError(
                 f"Difficulty must be an integer between 1 and 5, not {self.difficulty!r} ({self.task!r})"
             )

@@ -285,10 +285,10 @@ class Budget:
         return None
 
     def _refusal_text(self, over: str, spent: Spending, need: Spending) -> str:
-        kept = "" if self._file is None else f" (kept in {str(self._file.path)!r}; a larger limit goes on)"
+        note = "" if self._file is None else f" (kept in {str(self._file.path)!r}; a larger limit goes on)"
         return (
             f"the budget is spent: {over}={self.limits[over]} and {getattr(spent, over)} used, "
-            f"the next question needs about {getattr(need, over)}{kept}"
+            f"the next question needs about {getattr(need, over)}{note}"
         )
 
     async def _wait_for_settlement(self) -> None:

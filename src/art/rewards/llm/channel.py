@@ -196,12 +196,12 @@ class Channel:
     async def ask(self, request: Request) -> Reply:
         """An answer as it came. Raises LlmError: of the last attempt, or BudgetExceededError."""
         heard, started_at = heard_judges(), time.time()
-        kept = self._cached_reply(request)
+        cached_reply = self._cached_reply(request)
         key = key_of(self._identity() or self.llm.name, request)
-        cached = kept is not None or key in self._asking
+        cached = cached_reply is not None or key in self._asking
         self.totals.cached += cached
         try:
-            reply = kept if kept is not None else await self._ask_once(key, request)
+            reply = cached_reply if cached_reply is not None else await self._ask_once(key, request)
         except BaseException as error:
             if heard is not None:
                 heard.append(self._judge_call(started_at, cached, error=type(error).__name__))

@@ -36,8 +36,8 @@ def usd_of(response: Any, *, provider: str, model: str, pricing: TokenPricing | 
 def pricing_of(model: str, pricing: TokenPricing | None) -> TokenPricing | None:
     """The price of a model's tokens; None where none is known."""
     known = pricing if pricing is not None else _book().pricing_of(model)
-    whole = known is not None and None not in (known.prompt_per_million, known.completion_per_million)
-    return known if whole else None
+    is_complete = known is not None and None not in (known.prompt_per_million, known.completion_per_million)
+    return known if is_complete else None
 
 
 SAMPLING = (

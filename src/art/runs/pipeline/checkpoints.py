@@ -158,13 +158,13 @@ async def apply_retention(
     asked about them (leases: the backend keeps those).
     """
     steps = await backend.checkpoint_steps(model)
-    kept = {current, *waiting}
+    retained = {current, *waiting}
     known = _metrics(ModelPaths.of_model(model).history)
-    eligible = [_info(model, step, settings, known.get(step, {})) for step in steps if step not in kept]
-    kept |= set(strategy(CheckpointRetentionContext(current_step=current, checkpoints=eligible)))
-    if set(steps) <= kept:
+    eligible = [_info(model, step, settings, known.get(step, {})) for step in steps if step not in retained]
+    retained |= set(strategy(CheckpointRetentionContext(current_step=current, checkpoints=eligible)))
+    if set(steps) <= retained:
         return []
-    deleted: list[int] = await backend.delete_checkpoints(model, sorted(kept))
+    deleted: list[int] = await backend.delete_checkpoints(model, sorted(retained))
     if deleted:
         _log.info("%s: checkpoints deleted: %s", model.name, deleted)
     return deleted

@@ -270,14 +270,14 @@ class PreparedRequest:
 
     def message(self, completion: Completion) -> dict[str, Any]:
         """The assistant's message that a whole completion spells."""
-        kept, least = None, self.request.min_tokens
+        minimum, least = None, self.request.min_tokens
         if least and completion.stop_string is not None:
-            kept = self.parse(completion.token_ids[:least], partial=True)
+            minimum = self.parse(completion.token_ids[:least], partial=True)
         keep_stop = self.request.include_stop_str_in_output
         parsed = self.parse(completion.token_ids)
         if completion.finish_reason != "length":  # a call that was cut off is none of the model's mistakes
             completion.malformed_calls = parsed.malformed_calls
-        return message_of(completion, parsed, kept, keep_stop=keep_stop)
+        return message_of(completion, parsed, minimum, keep_stop=keep_stop)
 
 
 def constraint_of(

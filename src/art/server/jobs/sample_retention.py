@@ -47,8 +47,8 @@ class _Settled:
     """The row of its newest sample then."""
     steps: frozenset[int]
 
-    def holds(self, newest: int, kept: frozenset[int]) -> bool:
-        return newest == self.newest and self.steps <= kept
+    def holds(self, newest: int, steps: frozenset[int]) -> bool:
+        return newest == self.newest and self.steps <= steps
 
 
 class SampleRetention:
@@ -115,21 +115,21 @@ class SampleRetention:
         """Returns how many of the model's samples were removed. Raises LedgerError, DiskError, OSError."""
         keep, youngest = self._settings.keep_samples_steps, self._settings.max_off_policy_steps
         checkpoints = self._models.checkpoints(model)
-        kept = frozenset(await asyncio.to_thread(checkpoints.steps))
-        if keep is None or not kept:
+        steps = frozenset(await asyncio.to_thread(checkpoints.steps))
+        if keep is None or not steps:
             return 0
-        since = max(kept) - max(keep - 1, youngest)
+        since = max(steps) - max(keep - 1, youngest)
         settled = self._settled.setdefault(model.key, {})
         drawn = await self._ledger.adapters(model.key)
         old = [
             (step, adapter)
             for step, adapter in (_drawn_at(one, model.removals) for one in drawn)
-            if step < since and not (adapter in settled and settled[adapter].holds(drawn[adapter], kept))
+            if step < since and not (adapter in settled and settled[adapter].holds(drawn[adapter], steps))
         ]
         old = sorted(old)[:ADAPTERS]
         if not old:
             return 0
-        records = await asyncio.to_thread(read_records, checkpoints, [one for one in kept if one > old[0][0]])
+        records = await asyncio.to_thread(read_records, checkpoints, [s for s in steps if s > old[0][0]])
         removed = 0
         for step, adapter in old:
             unknown = frozenset(one for one in records.missing if step < one <= step + youngest + 1)

@@ -169,8 +169,8 @@ def write_tokens(
             f"the trainer's record has the columns {shapes}; it must have {', '.join(TOKEN_COLUMNS)} of "
             f"{entries} loss entries each"
         )
-    kept = chosen_groups(samples, request.compute.record_tokens, request.job_id)
-    content = encode_tokens(columns_E, samples, kept, job_id=request.job_id, step=step)
+    groups = chosen_groups(samples, request.compute.record_tokens, request.job_id)
+    content = encode_tokens(columns_E, samples, groups, job_id=request.job_id, step=step)
     path = steps / f"{step:04d}" / TOKEN_FILE
     write_whole(path, content, durable=False)
     return path
@@ -185,22 +185,22 @@ def encode_tokens(
     step: int,
 ) -> bytes:
     """The file's content: the entries of these groups."""
-    kept = [sample for sample in samples if sample.group in groups]
-    tokens_S = np.array([sample.tokens for sample in kept], np.int64)
-    rollouts = {sample.rollout: sample.group for sample in kept}
+    recorded = [sample for sample in samples if sample.group in groups]
+    tokens_S = np.array([sample.tokens for sample in recorded], np.int64)
+    rollouts = {sample.rollout: sample.group for sample in recorded}
     numbers = {name: number for number, name in enumerate(rollouts)}
-    rollout_S = np.array([numbers[sample.rollout] for sample in kept], np.int64)
+    rollout_S = np.array([numbers[sample.rollout] for sample in recorded], np.int64)
     keep_E = np.repeat([sample.group in groups for sample in samples], [one.tokens for one in samples])
     columns = {name: np.ascontiguousarray(columns_E[name][keep_E]) for name in TOKEN_COLUMNS}
     first_S = np.cumsum(tokens_S) - tokens_S
     columns["rollout"] = _narrow(np.repeat(rollout_S, tokens_S))
-    columns["sample"] = _narrow(np.repeat(np.arange(len(kept)), tokens_S))
+    columns["sample"] = _narrow(np.repeat(np.arange(len(recorded)), tokens_S))
     columns["place"] = _narrow(np.arange(int(tokens_S.sum())) - np.repeat(first_S, tokens_S))
     header = TokenFileHeader(
         job_id=job_id,
         step=step,
         entries=len(keep_E),
-        samples=[sample.sample_id for sample in kept],
+        samples=[sample.sample_id for sample in recorded],
         rollouts=list(rollouts),
         groups=list(rollouts.values()),
     )

@@ -136,8 +136,8 @@ def policy_ages(groups: Sequence[GroupRow], step: int) -> dict[str, float]:
     >>> policy_ages([GroupRow(rollouts=[RolloutRow(rollout="r", reward=1.0, samples=[sample])])], 5)
     {'offpolicy/steps_mean': 2.0, 'offpolicy/steps_max': 2.0}
     """
-    kept = (one for group in groups if not group.discarded for one in group.rollouts if not one.stale)
-    rows = (row for one in kept for row in one.samples if row.untrainable is None)
+    fresh = (one for group in groups if not group.discarded for one in group.rollouts if not one.stale)
+    rows = (row for one in fresh for row in one.samples if row.untrainable is None)
     ages = [float(step - row.step) for row in rows if row.step is not None]
     return {"offpolicy/steps_mean": fmean(ages), "offpolicy/steps_max": max(ages)} if ages else {}
 

@@ -324,12 +324,12 @@ class Stitcher:
         size: int,
         tenant: Tenant,
     ) -> list[int]:
-        """A first turn's rendering; attempts at one scenario share it."""
+        """A first turn's rendering; rollouts of one scenario share it."""
         key = (conversation.key, tools_key)
-        kept = self._rendered.get(key)
-        if kept is not None:
+        cached_ids = self._rendered.get(key)
+        if cached_ids is not None:
             self._rendered.move_to_end(key)
-            return kept
+            return cached_ids
         ids = await self.render(target.renderer, messages, tools, size=size, tenant=tenant)
         # Tool results are left out: some formats write their ids or names, which the key does not hold.
         if len(ids) <= _RENDERED_TOKENS and all(message["role"] != "tool" for message in messages):

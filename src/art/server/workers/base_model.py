@@ -187,11 +187,11 @@ class EngineWorkers:
     def health(self) -> dict[str, Any]:
         """`up` when all are, `failed` when none will come back; and each of them."""
         states = [supervisor.state for supervisor in self.supervisors]
-        whole = (
+        state = (
             states[0] if len(set(states)) == 1 else "restarting" if "restarting" in states else "partly up"
         )
         rows = [{"state": one.state, "restarts": one.restarts} for one in self.supervisors]
-        return {"state": whole, "restarts": sum(one.restarts for one in self.supervisors), "replicas": rows}
+        return {"state": state, "restarts": sum(one.restarts for one in self.supervisors), "replicas": rows}
 
     async def load(self, adapter: str, path: Path) -> None:
         """Load an adapter on every replica, and again after each restart of one."""

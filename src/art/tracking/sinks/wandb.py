@@ -118,8 +118,8 @@ def thinned(steps: Iterable[int]) -> list[int]:
 
 def _drawn(chart: str, lines: Mapping[str, Line]) -> Any:
     """W&B's own chart of lines, which it keeps with a table of its points."""
-    kept = thinned({step for line in lines.values() for step in line})
-    points = {name: [step for step in kept if step in line] for name, line in lines.items()}
+    drawn_steps = thinned({step for line in lines.values() for step in line})
+    points = {name: [step for step in drawn_steps if step in line] for name, line in lines.items()}
     return import_module("wandb").plot.line_series(
         xs=list(points.values()),
         ys=[[lines[name][step] for step in known] for name, known in points.items()],

@@ -73,7 +73,7 @@ NOBODY = 65534
 SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc/ld.so.cache")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 FOLDER = "/box"
-"""Where a process behind namespaces works."""
+"""The working folder of a process behind namespaces."""
 
 
 class BuiltIsolation:

@@ -62,9 +62,9 @@ class Weather:
     regions: Mapping[str, Sequence[str]]
     """Places by region, the largest first."""
     forecasts: Mapping[tuple[str, str], Forecast]
-    """By place and day."""
+    """Place and day -> its forecast."""
     warnings: Mapping[str, Alert]
-    """By place; some places have none."""
+    """Place -> its warning, where it has one."""
 
     def list_places(self, region: str) -> str:
         """The places of `region`, the largest first. Raises UnknownNameError."""

@@ -15,7 +15,7 @@ from art_extensions.testing.mcp_servers.weather import shipped
 from art_extensions.testing.mcp_servers.weather.tasks import Question, scenarios
 
 COUNT = 320
-"""As many as are asked for when 256 are wanted."""
+"""The number of tasks that are asked for when 256 are wanted."""
 
 
 def written_tasks(count: int = COUNT, *, seed: int = 0) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ SYSTEM_PROMPT = "You answer questions about the weather."
 """What `art/nano-mcp` was taught under."""
 
 TURN_LIMIT = 6
-"""Turns of an attempt: twice what the longest task needs."""
+"""Turns of a rollout: twice what the longest task needs."""
 DEFAULTS = TaskDefaults(
     base_model="art/nano-mcp",
     groups=16,
@@ -217,7 +217,7 @@ def _in_turn(
 
 
 DONE = 0.8
-"""From this quality on a task counts as done: the right answer, found with the tools."""
+"""The least quality of a task that counts as done: the right answer, found with the tools."""
 GUESSED = 0.5
 """What a right answer is worth that no tool had given: luck, or learnt by heart."""
 PROGRESS = 0.4
