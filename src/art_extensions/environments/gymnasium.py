@@ -15,15 +15,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from art.environments.adapters.environment import (
-    CALL_S,
-    LibraryEnvironment,
-    Scenario,
-    load_module,
-    load_object,
-    text_of_messages,
-)
+from art.environments.adapters.environment import Scenario, load_module, load_object, text_of_messages
 from art.errors import ConfigurationError, EnvironmentFailedError, extra_needed
+from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment, takes_options
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -37,34 +31,13 @@ ID = re.compile(r"-v\d+$")
 class GymnasiumEnvironment(LibraryEnvironment):
     """A class with `reset` and `step`, or an id of Gymnasium's registry.
 
-    seed: which scenarios; each is a seed for `reset`. train, val: how many scenarios each split has.
-    max_turns: replies after which a rollout ends as truncated. system_prompt: None sends none. request:
-    further arguments of each request. deadline_s: of each call of the world. config: arguments of the class,
-    or of `gymnasium.make`.
+    options: a scenario is a seed for `reset`. max_turns: replies after which a rollout ends as truncated.
+    config: arguments of the class, or of `gymnasium.make`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        /,
-        *,
-        seed: int = 0,
-        train: int = 1000,
-        val: int = 100,
-        max_turns: int = 32,
-        system_prompt: str | None = None,
-        request: Mapping[str, Any] | None = None,
-        deadline_s: float = CALL_S,
-        **config: Any,
-    ) -> None:
-        super().__init__(
-            PREFIX + name,
-            seed=seed,
-            sizes={"train": train, "val": val},
-            system_prompt=system_prompt,
-            request=request,
-            deadline_s=deadline_s,
-        )
+    @takes_options()
+    def __init__(self, name: str, options: AdapterOptions, /, *, max_turns: int = 32, **config: Any) -> None:
+        super().__init__(PREFIX + name, options)
         if max_turns < 1:
             raise ConfigurationError(f"{self.name}: max_turns={max_turns} allows no turn; give 1 or more")
         self._make, given = _maker(self.name, name)

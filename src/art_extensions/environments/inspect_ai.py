@@ -32,7 +32,6 @@ from art.environments.adapters.environment import (
     MAX_TOKENS,
     REQUEST_S,
     SCENARIO_ID,
-    LibraryEnvironment,
     ModelRequests,
     Scenario,
     check_split,
@@ -40,6 +39,7 @@ from art.environments.adapters.environment import (
 )
 from art.errors import ConfigurationError, EnvironmentFailedError, extra_needed
 from art.types import SHOW, Unscored
+from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -107,14 +107,11 @@ class InspectEnvironment(LibraryEnvironment):
         arguments: Mapping[str, Any] | None = None,
         **config: Any,
     ) -> None:
-        super().__init__(
-            PREFIX + name,
-            seed=seed,
-            sizes={"train": train or 1, "val": 1 if val is None else val},
-            system_prompt=None,
-            request=request,
-            deadline_s=time_limit_s,
+        held_out = 1 if val is None else val
+        options = AdapterOptions(
+            seed=seed, train=train or 1, val=held_out, request=request, deadline_s=time_limit_s
         )
+        super().__init__(PREFIX + name, options)
         if train and val is None:
             raise ConfigurationError(f"{self.name}: train={train} needs val, the number of samples held out")
         with extra_needed(EXTRA, f"environment {self.name!r}"):

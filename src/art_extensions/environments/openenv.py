@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from art.environments.adapters.environment import CALL_S, LibraryEnvironment, Scenario, text_of_messages
+from art.environments.adapters.environment import Scenario, text_of_messages
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
 from art.process.foreign_files import parse_json
+from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment, takes_options
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -43,44 +44,31 @@ _CODE = re.compile(r"\(code: (\w+)\)$")
 class OpenEnvEnvironment(LibraryEnvironment):
     """An environment behind the address of a running OpenEnv server.
 
-    seed: which scenarios; each is a seed for `reset`. train, val: how many scenarios each split has.
-    action: the field of the action that takes the reply; None: its only field, else the reply is a JSON
-    object of all fields. observation: the field that the model is told; None: all. max_turns: replies after
-    which a rollout ends as truncated. system_prompt: None sends none. request: further arguments of each
-    request. deadline_s: of each call of the server. reset: further arguments of each `reset`. Raises
-    ConfigurationError where no server of OpenEnv answers.
+    options: a scenario is a seed for `reset`. action: the field of the action that takes the reply; None: its
+    only field, else the reply is a JSON object of all fields. observation: the field that the model is told;
+    None: all. max_turns: replies after which a rollout ends as truncated. reset: further arguments of each
+    `reset`. Raises ConfigurationError where no server of OpenEnv answers.
     """
 
+    @takes_options()
     def __init__(
         self,
         name: str,
+        options: AdapterOptions,
         /,
         *,
-        seed: int = 0,
-        train: int = 1000,
-        val: int = 100,
         action: str | None = None,
         observation: str | None = None,
         max_turns: int = 32,
-        system_prompt: str | None = None,
-        request: Mapping[str, Any] | None = None,
-        deadline_s: float = CALL_S,
         reset: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(
-            PREFIX + name,
-            seed=seed,
-            sizes={"train": train, "val": val},
-            system_prompt=system_prompt,
-            request=request,
-            deadline_s=deadline_s,
-        )
+        super().__init__(PREFIX + name, options)
         if max_turns < 1:
             raise ConfigurationError(f"{self.name}: max_turns={max_turns} allows no turn; give 1 or more")
         with extra_needed(EXTRA, f"environment {self.name!r}"):
             from openenv.core.generic_client import GenericEnvClient
         self._client, self._url = GenericEnvClient, name.rstrip("/")
-        schema = _schema(self.name, self._url, deadline_s)
+        schema = _schema(self.name, self._url, self._deadline_s)
         self._fields = {key: one for key, one in schema["action"].items() if key not in OWN_FIELDS}
         self._action = _action_field(self.name, self._fields, action)
         if observation is not None and observation not in schema["observation"]:

@@ -11,17 +11,10 @@ from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from art.environments.adapters.environment import (
-    CALL_S,
-    LibraryEnvironment,
-    OwnRandom,
-    Scenario,
-    check_split,
-    content_id,
-    scenario_seed,
-)
+from art.environments.adapters.environment import OwnRandom, Scenario, check_split, content_id, scenario_seed
 from art.environments.tasks import Message
 from art.errors import ConfigurationError, EnvironmentFailedError, did_you_mean, extra_needed
+from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment, takes_options
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -36,34 +29,22 @@ OURS = frozenset({"seed", "size"})
 class ReasoningGymEnvironment(LibraryEnvironment):
     """A dataset by its name.
 
-    seed: which questions. train, val: the most questions of each split; no question is in both, and none is
-    twice in one. system_prompt: None sends none. examples: pairs of a question and its answer that stand
-    before each question. request: further arguments of each request. deadline_s: of the scorer. config:
-    fields of the dataset's own configuration.
+    options: no question is in both splits, and none is twice in one; the deadline is that of the scorer.
+    examples: pairs of a question and its answer that stand before each question. config: fields of the
+    dataset's own configuration.
     """
 
+    @takes_options(train=500, system_prompt=SYSTEM_PROMPT)
     def __init__(
         self,
         dataset: str,
+        options: AdapterOptions,
         /,
         *,
-        seed: int = 0,
-        train: int = 500,
-        val: int = 100,
-        system_prompt: str | None = SYSTEM_PROMPT,
         examples: Sequence[Sequence[str]] = (),
-        request: Mapping[str, Any] | None = None,
-        deadline_s: float = CALL_S,
         **config: Any,
     ) -> None:
-        super().__init__(
-            PREFIX + dataset,
-            seed=seed,
-            sizes={"train": train, "val": val},
-            system_prompt=system_prompt,
-            request=request,
-            deadline_s=deadline_s,
-        )
+        super().__init__(PREFIX + dataset, options)
         self._opening += self._shown(examples)
         with extra_needed("reasoning-gym", f"environment {self.name!r}"):
             from reasoning_gym.factory import DATASETS, create_dataset

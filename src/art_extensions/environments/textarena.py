@@ -18,17 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from art.environments.adapters.environment import (
-    CALL_S,
-    LibraryEnvironment,
-    OwnRandom,
-    RolloutConversation,
-    Scenario,
-    load_object,
-)
+from art.environments.adapters.environment import OwnRandom, RolloutConversation, Scenario, load_object
 from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError, EnvironmentFailedError, did_you_mean, extra_needed
 from art.types import Unscored
+from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment, takes_options
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -101,41 +95,29 @@ class TextArenaEnvironment(LibraryEnvironment):
 
     opponent: who has the other seats, see above. seat: the model's; None: the scenarios take turns.
 
-    seed: which scenarios. train, val: how many scenarios each split has. players: how many play; None: two,
-    or as many as the game needs. max_turns: moves of all players after which a game ends without a reward.
-    last_board: only the newest board of those that a player has not seen is shown; shorter, but a few games
-    say on a board what they say once. rewrite: a function, or "module:function", that gets the text of a turn
-    and returns what the model is shown instead. system_prompt: None sends none. request: further arguments of
-    each request. deadline_s: of each call of the game. config: arguments of `textarena.make`.
+    players: how many play; None: two, or as many as the game needs. max_turns: moves of all players after
+    which a game ends without a reward. last_board: only the newest board of those that a player has not seen
+    is shown; shorter, but a few games say on a board what they say once. rewrite: a function, or
+    "module:function", that gets the text of a turn and returns what the model is shown instead. config:
+    arguments of `textarena.make`.
     """
 
+    @takes_options()
     def __init__(
         self,
         game: str,
+        options: AdapterOptions,
         /,
         *,
         opponent: str | Model = RANDOM,
         seat: int | None = None,
-        seed: int = 0,
-        train: int = 1000,
-        val: int = 100,
         players: int | None = None,
         max_turns: int = 100,
         last_board: bool = False,
         rewrite: Callable[[str], str] | str | None = None,
-        system_prompt: str | None = None,
-        request: Mapping[str, Any] | None = None,
-        deadline_s: float = CALL_S,
         **config: Any,
     ) -> None:
-        super().__init__(
-            PREFIX + game,
-            seed=seed,
-            sizes={"train": train, "val": val},
-            system_prompt=system_prompt,
-            request=request,
-            deadline_s=deadline_s,
-        )
+        super().__init__(PREFIX + game, options)
         self._game_id, self._config = game, config
         self._library = self._find_game()
         self._players = self._count_players(players)

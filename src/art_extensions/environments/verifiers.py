@@ -26,10 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.environments.adapters.environment import (
-    CALL_S,
     MAX_TOKENS,
     SCENARIO_ID,
-    LibraryEnvironment,
     ModelRequests,
     Scenario,
     check_split,
@@ -40,6 +38,7 @@ from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTi
 from art.process.foreign_files import parse_json
 from art.process.imports import import_lock
 from art.types import SHOW, Unscored, text_of_content
+from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment, takes_options
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -81,32 +80,21 @@ class _LoopThread:
 class VerifiersEnvironment(LibraryEnvironment):
     """An environment by the name of its package.
 
-    seed: the order of the rows. train, val: the most scenarios of each split. request: further arguments of
-    each request. deadline_s: how long the environment may take between two requests. arguments: those of its
-    `load_environment` whose names are options here. config: its other arguments.
+    options: the deadline is that of the time between two requests. arguments: those of its `load_environment`
+    whose names are options here. config: its other arguments.
     """
 
+    @takes_options(leave_out=("system_prompt",))
     def __init__(
         self,
         name: str,
+        options: AdapterOptions,
         /,
         *,
-        seed: int = 0,
-        train: int = 1000,
-        val: int = 100,
-        request: Mapping[str, Any] | None = None,
-        deadline_s: float = CALL_S,
         arguments: Mapping[str, Any] | None = None,
         **config: Any,
     ) -> None:
-        super().__init__(
-            PREFIX + name,
-            seed=seed,
-            sizes={"train": train, "val": val},
-            system_prompt=None,
-            request=request,
-            deadline_s=deadline_s,
-        )
+        super().__init__(PREFIX + name, options)
         self._library = _find_library(self.name)
         self._world = _load(self._library, self.name, name, {**config, **(arguments or {})})
         rubrics = _rubrics(self._world)

@@ -22,28 +22,11 @@ from art.cli.run_options import (
 )
 from art.errors import ConfigurationError
 from art.process.foreign_files import parse_json
-from art_extensions.scenarios.generator import DEFAULT_GENERATOR
-from art_extensions.scenarios.judge_options import (
-    BudgetCalls,
-    BudgetTokens,
-    BudgetUsd,
-    GeneratorUrl,
-    JudgeUrl,
-    Name,
-    Referee,
-    budget_from,
-    generator_params,
-    judge_params,
-)
-from art_extensions.scenarios.judges import JUDGE
+from art_extensions.scenarios.judge_options import AskedOptions, Name, takes_asked
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 SETTINGS = "art_extensions.scenarios.autorl.autorl_run:AutoRLSettings"
 Task = Annotated[str, typer.Argument(help="The task, in a sentence or more; @FILE reads it from a file.")]
-Judge = Annotated[str, typer.Option(help="The judge (RULER) of the answers: provider/model.")]
-Generator = Annotated[
-    str, typer.Option(help="The model that writes inputs, system prompt and rubric: provider/model.")
-]
 Inputs = Annotated[
     Path | None, typer.Option(help="A file with inputs of your own: a JSON list, or one on each line.")
 ]
@@ -60,23 +43,18 @@ PrepareOnly = Annotated[
 
 
 @settings_verb(app, SETTINGS, unset=("learning_rate",))
+@takes_asked
 def autorl(
     task: Task,
     base_model: BaseModel,
+    *,
     config: ConfigFile = None,
     name: Name = "autorl",
     project: Project = "autorl",
-    judge: Judge = JUDGE,
-    judge_base_url: JudgeUrl = None,
-    referee: Referee = None,
-    generator: Generator = DEFAULT_GENERATOR,
-    generator_base_url: GeneratorUrl = None,
+    asked: AskedOptions,
     inputs: Inputs = None,
     system_prompt: SystemPrompt = None,
     rubric: Rubric = None,
-    budget_calls: BudgetCalls = None,
-    budget_tokens: BudgetTokens = None,
-    budget_usd: BudgetUsd = None,
     data_dir: DataDir = DATA_DIR,
     prepare_only: PrepareOnly = False,
     json_file: JsonFile = None,
@@ -89,12 +67,9 @@ def autorl(
     keywords = {
         **settings,
         **{"base_model": base_model, "name": name, "project": project, "path": data_dir},
-        **{"judge": judge, "judge_params": judge_params(judge_base_url), "referee": referee},
-        **{"generator": generator, "generator_params": generator_params(generator_base_url)},
         **{"system_prompt": system_prompt, "rubric": rubric},
     }
-    limits = {"calls": budget_calls, "tokens": budget_tokens, "usd": budget_usd}
-    raise typer.Exit(autorl_run(task, keywords, limits, inputs, json_file, prepare_only=prepare_only))
+    raise typer.Exit(autorl_run(task, keywords, asked, inputs, json_file, prepare_only=prepare_only))
 
 
 JUDGING = ("judge", "judge_params", "referee")
@@ -104,14 +79,14 @@ JUDGING = ("judge", "judge_params", "referee")
 def autorl_run(
     task: str,
     keywords: Mapping[str, Any],
-    limits: Mapping[str, Any],
+    asked: AskedOptions,
     inputs: Path | None,
     json_file: Path | None,
     *,
     prepare_only: bool,
 ) -> int:
-    """Train and report. keywords: those of `art.autorl.train`; limits: of what generator and judge may cost.
-    Returns the exit code.
+    """Train and report. keywords: those of `art.autorl.train` without the ones of `asked`. Returns the exit
+    code.
     """
     console = plain_console()
 
@@ -120,7 +95,7 @@ def autorl_run(
 
         chosen = {
             **keywords,
-            "budget": budget_from(**limits),
+            **asked.keywords(),
             "inputs": None if inputs is None else read_inputs(inputs),
             "tell": lambda text: console.print(text, markup=False),
         }

@@ -30,19 +30,7 @@ from art.cli.run_options import (
 from art.errors import ConfigurationError
 from art.process import environment
 from art.process.foreign_files import parse_json
-from art_extensions.scenarios.generator import DEFAULT_GENERATOR
-from art_extensions.scenarios.judge_options import (
-    BudgetCalls,
-    BudgetTokens,
-    BudgetUsd,
-    GeneratorUrl,
-    JudgeUrl,
-    Name,
-    Referee,
-    budget_from,
-    generator_params,
-    judge_params,
-)
+from art_extensions.scenarios.judge_options import AskedOptions, GeneratorOptions, Name, takes_asked
 from art_extensions.scenarios.judges import JUDGE
 
 if TYPE_CHECKING:
@@ -89,10 +77,6 @@ Bearer = Annotated[
         help="The environment variable with an http server's token, sent as 'Authorization: Bearer ...'.",
     ),
 ]
-Generator = Annotated[str, typer.Option(help="The model that writes the scenarios: provider/model.")]
-Judge = Annotated[
-    str, typer.Option(help="The judge (RULER) of the rollouts: provider/model; base: the base model itself.")
-]
 Scenarios = Annotated[Path | None, typer.Option(help="A file of scenarios instead of generated ones.")]
 CheckJudge = Annotated[
     bool,
@@ -100,6 +84,16 @@ CheckJudge = Annotated[
         "--check-judge", help="Check the judge during training: a tenth of the groups is judged twice."
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpAskedOptions(AskedOptions):
+    """The judge of rollouts with a server, which may be the base model."""
+
+    judge: Annotated[
+        str,
+        typer.Option(help="The judge (RULER) of the rollouts: provider/model; base: the base model itself."),
+    ] = JUDGE
 
 
 @mcp.command(context_settings=OWN_WORDS)
@@ -122,19 +116,17 @@ def inspect(
     only=("num_train", "num_test", "instructions", "similarity", "call_timeout", "seed"),
     context_settings=OWN_WORDS,
 )
+@takes_asked
 def generate(
     server: ServerWords,
+    *,
     output: Annotated[Path, typer.Option(help="The file to write.")] = Path("scenarios.json"),
-    generator: Generator = DEFAULT_GENERATOR,
-    generator_base_url: GeneratorUrl = None,
+    asked: GeneratorOptions,
     allow_write: AllowWrite = None,
     read_only: ReadOnly = None,
     env: Env = None,
     header: Header = None,
     bearer: Bearer = None,
-    budget_calls: BudgetCalls = None,
-    budget_tokens: BudgetTokens = None,
-    budget_usd: BudgetUsd = None,
     data_dir: DataDir = DATA_DIR,
     **settings: Any,
 ) -> None:
@@ -143,41 +135,29 @@ def generate(
     `art mcp train --scenarios FILE` takes the file; edit it as you like before.
     """
     place = server_arguments(server, read_only, env, header, bearer)
-    keywords = {
-        **settings,
-        "allow_writes": writes_of(allow_write),
-        "generator": generator,
-        "generator_params": generator_params(generator_base_url),
-        "path": data_dir,
-    }
-    limits = {"calls": budget_calls, "tokens": budget_tokens, "usd": budget_usd}
-    raise typer.Exit(generate_file(place, keywords, limits, output))
+    keywords = {**settings, "allow_writes": writes_of(allow_write), "path": data_dir}
+    raise typer.Exit(generate_file(place, keywords, asked, output))
 
 
 @settings_verb(
     mcp, SETTINGS, leave_out=("allow_writes",), unset=("learning_rate",), context_settings=OWN_WORDS
 )
+@takes_asked
 def train(
     server: ServerWords,
     base_model: BaseModel,
+    *,
     config: ConfigFile = None,
     name: Name = "mcp-agent",
     project: Project = "mcp",
-    judge: Judge = JUDGE,
-    judge_base_url: JudgeUrl = None,
+    asked: McpAskedOptions,
     check_judge: CheckJudge = False,
-    referee: Referee = None,
-    generator: Generator = DEFAULT_GENERATOR,
-    generator_base_url: GeneratorUrl = None,
     scenarios: Scenarios = None,
     allow_write: AllowWrite = None,
     read_only: ReadOnly = None,
     env: Env = None,
     header: Header = None,
     bearer: Bearer = None,
-    budget_calls: BudgetCalls = None,
-    budget_tokens: BudgetTokens = None,
-    budget_usd: BudgetUsd = None,
     data_dir: DataDir = DATA_DIR,
     json_file: JsonFile = None,
     **settings: Any,
@@ -190,13 +170,10 @@ def train(
     keywords = {
         **settings,
         **{"base_model": base_model, "name": name, "project": project, "path": data_dir},
-        **{"judge": judge, "judge_params": judge_params(judge_base_url), "referee": referee},
-        **{"generator": generator, "generator_params": generator_params(generator_base_url)},
         "allow_writes": writes_of(allow_write),
         "checks": judge_checks(data_dir / project / "mcp" / name) if check_judge else None,
     }
-    limits = {"calls": budget_calls, "tokens": budget_tokens, "usd": budget_usd}
-    raise typer.Exit(train_run(place, keywords, limits, scenarios, json_file))
+    raise typer.Exit(train_run(place, keywords, asked, scenarios, json_file))
 
 
 EVERYTHING = "*"
@@ -335,9 +312,9 @@ def judge_checks(folder: Path) -> JudgeChecks:
 
 
 def generate_file(
-    place: ServerArguments, keywords: Mapping[str, Any], limits: Mapping[str, Any], output: Path
+    place: ServerArguments, keywords: Mapping[str, Any], asked: GeneratorOptions, output: Path
 ) -> int:
-    """Write checked scenarios to a file. limits: of what the generator may cost. Returns the exit code."""
+    """Write checked scenarios to a file. Returns the exit code."""
 
     async def work() -> None:
         from art.runs.training_run import answer_cache_in
@@ -345,10 +322,7 @@ def generate_file(
         from art_extensions.scenarios.mcp_rl.settings import TrainSettings, checked_scenarios_of
 
         chosen = dict(keywords)
-        cache, budget = answer_cache_in(chosen.pop("path")), budget_from(**limits)
-        channel = scenario_generator(
-            chosen.pop("generator"), chosen.pop("generator_params"), cache=cache, budget=budget
-        )
+        channel = scenario_generator(cache=answer_cache_in(chosen.pop("path")), **asked.keywords())
         made = await checked_scenarios_of(place.server(), channel, TrainSettings.from_options(chosen))
         write_json(output, made.to_dict())
         rejected = ", ".join(f"{name} {count}" for name, count in made.rejections.items()) or "none"
@@ -367,11 +341,11 @@ def generate_file(
 def train_run(
     place: ServerArguments,
     keywords: Mapping[str, Any],
-    limits: Mapping[str, Any],
+    asked: AskedOptions,
     scenarios: Path | None,
     json_file: Path | None,
 ) -> int:
-    """Train, and show the report. limits: of what generator and judge may cost. Returns the exit code."""
+    """Train, and show the report. Returns the exit code."""
     console = plain_console()
 
     async def work() -> None:
@@ -380,9 +354,9 @@ def train_run(
         report = await train(
             place.server(),
             scenarios=None if scenarios is None else read_scenarios_file(scenarios),
-            budget=budget_from(**limits),
             tell=lambda line: console.print(line, markup=False),
             **keywords,
+            **asked.keywords(),
         )
         show_report(console, report, json_file)
 

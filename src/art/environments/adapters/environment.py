@@ -4,9 +4,8 @@
     scenarios = environment.scenarios("train")
     trajectory = await environment.rollout(model, scenarios[0])
 
-An adapter has a file of its own. It builds on three things here: `EnvironmentThread` calls foreign code with
-a deadline, `RolloutConversation` asks the model and becomes the trajectory, `LibraryEnvironment` has the
-splits and the options that all adapters take.
+An adapter has a file of its own. It builds on two things here: `EnvironmentThread` calls foreign code with a
+deadline, `RolloutConversation` asks the model and becomes the trajectory.
 """
 
 from __future__ import annotations
@@ -370,50 +369,3 @@ def text_of_messages(messages: Sequence[Any]) -> str:
 def content_id(*parts: str) -> str:
     """Returns 16 hexadecimal digits that tell these texts from others, in every process."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-class LibraryEnvironment:
-    """The common part of the adapters of libraries: the splits, and how the model is asked."""
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        seed: int,
-        sizes: Mapping[str, int],
-        system_prompt: str | None,
-        request: Mapping[str, Any] | None,
-        deadline_s: float,
-    ) -> None:
-        """sizes: of the splits "train" and "val". Raises ConfigurationError unless both have a scenario."""
-        check_sizes(name, sizes["train"], sizes["val"])
-        self.name = name
-        self._seed, self._sizes = seed, dict(sizes)
-        self._opening = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
-        self._request = dict(request or {})
-        self._deadline_s = deadline_s
-
-    async def close(self) -> None:
-        """Does nothing: each rollout ends what it has started."""
-
-    def _scenario_seeds(self, split: str) -> list[int]:
-        """Returns a seed for each scenario of a split. Raises ConfigurationError for another split."""
-        check_split(self.name, split)
-        return [scenario_seed(self._seed, split, index) for index in range(self._sizes[split])]
-
-    def _thread(self) -> EnvironmentThread:
-        """Returns the thread of one rollout's world."""
-        return EnvironmentThread(self.name, deadline_s=self._deadline_s)
-
-    def _conversation(
-        self, model: Model, *messages: Message, seed: int | None, temperature: float, max_tokens: int | None
-    ) -> RolloutConversation:
-        """Returns a conversation that begins with the system message and these messages."""
-        return RolloutConversation(
-            model,
-            [*self._opening, *messages],
-            seed=seed,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            request=self._request,
-        )

@@ -171,11 +171,13 @@ class AskedModels:
 
 
 def scenario_generator(
-    generator: Any, params: Mapping[str, Any] | None, *, cache: AnswerCache, budget: Budget | None
+    generator: Any, generator_params: Mapping[str, Any] | None, *, cache: AnswerCache, budget: Budget | None
 ) -> Channel | ConfigurationError:
     """The way to the model that writes scenarios, or why there is none."""
     try:
-        return generator_channel(generator, source=COST_SOURCE, params=params, cache=cache, budget=budget)
+        return generator_channel(
+            generator, source=COST_SOURCE, params=generator_params, cache=cache, budget=budget
+        )
     except ConfigurationError as error:
         return error
 

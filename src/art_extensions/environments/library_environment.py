@@ -1,0 +1,111 @@
+"""The part that the adapters of libraries share: their options, the splits, and how the model is asked."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from art.environments.adapters.environment import (
+    CALL_S,
+    EnvironmentThread,
+    RolloutConversation,
+    check_sizes,
+    check_split,
+    scenario_seed,
+)
+
+if TYPE_CHECKING:
+    from art.environments.tasks import Message
+    from art.model import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterOptions:
+    """The options of an environment that adapters of libraries share."""
+
+    seed: int = 0
+    """The seed that selects the scenarios, or the order of a dataset's rows."""
+    train: int = 1000
+    """The most scenarios of the split "train"."""
+    val: int = 100
+    """The most scenarios of the split "val"."""
+    system_prompt: str | None = None
+    """The system message; None: none is sent."""
+    request: Mapping[str, Any] | None = None
+    """Further arguments of each request to the model."""
+    deadline_s: float = CALL_S
+    """The deadline of each call of the environment's code, in seconds."""
+
+
+def takes_options(
+    *, leave_out: Collection[str] = (), **defaults: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator for an adapter's `__init__(self, name, options, /, *, ...)`: callers give the fields of
+    `options` as keywords, and `inspect.signature` shows each with its default.
+
+    leave_out: fields that are no keywords of this adapter. defaults: values of fields that differ here.
+    """
+    unset = AdapterOptions(**defaults)
+    named = [
+        inspect.Parameter(
+            one.name, inspect.Parameter.KEYWORD_ONLY, default=getattr(unset, one.name), annotation=one.type
+        )
+        for one in fields(AdapterOptions)
+        if one.name not in leave_out
+    ]
+
+    def decorate(init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def with_keywords(self: Any, name: str, /, **given: Any) -> None:
+            shared = {one.name: given.pop(one.name) for one in named if one.name in given}
+            init(self, name, replace(unset, **shared), **given)
+
+        own = inspect.signature(init)
+        adapter, name, _, *rest = own.parameters.values()
+        signature = own.replace(parameters=[adapter, name, *named, *rest])
+        with_keywords.__signature__ = signature  # type: ignore[attr-defined]
+        return with_keywords
+
+    return decorate
+
+
+class LibraryEnvironment:
+    """The common part of the adapters of libraries: the splits, and how the model is asked."""
+
+    def __init__(self, name: str, options: AdapterOptions) -> None:
+        """Raises ConfigurationError unless both splits have a scenario."""
+        check_sizes(name, options.train, options.val)
+        self.name = name
+        self._seed, self._sizes = options.seed, {"train": options.train, "val": options.val}
+        prompt = options.system_prompt
+        self._opening = [] if prompt is None else [{"role": "system", "content": prompt}]
+        self._request = dict(options.request or {})
+        self._deadline_s = options.deadline_s
+
+    async def close(self) -> None:
+        """Does nothing: each rollout ends what it has started."""
+
+    def _scenario_seeds(self, split: str) -> list[int]:
+        """Returns a seed for each scenario of a split. Raises ConfigurationError for another split."""
+        check_split(self.name, split)
+        return [scenario_seed(self._seed, split, index) for index in range(self._sizes[split])]
+
+    def _thread(self) -> EnvironmentThread:
+        """Returns the thread of one rollout's world."""
+        return EnvironmentThread(self.name, deadline_s=self._deadline_s)
+
+    def _conversation(
+        self, model: Model, *messages: Message, seed: int | None, temperature: float, max_tokens: int | None
+    ) -> RolloutConversation:
+        """Returns a conversation that begins with the system message and these messages."""
+        return RolloutConversation(
+            model,
+            [*self._opening, *messages],
+            seed=seed,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            request=self._request,
+        )
