@@ -22,7 +22,7 @@ class GeneratorOptions:
     """The generator of a command, and the budget of all that it asks; the texts are those of its help."""
 
     generator: Annotated[
-        str, typer.Option(help="The model that writes what is trained on: provider/model.")
+        str, typer.Option(help="The model that writes scenarios, inputs and rubrics: provider/model.")
     ] = DEFAULT_GENERATOR
     generator_base_url: Annotated[
         str | None,
