@@ -172,7 +172,7 @@ def completion_call(choice: Any) -> ObservedCompletion:
 
 
 SHOW = "show"
-"""In a trajectory's metadata: the rollout as a few lines of plain text, for people."""
+"""The key of a trajectory's metadata with the rollout as a few lines of plain text, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -223,7 +223,7 @@ class Batch:
     """See `TrainRequest.rewards`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     samples: Sequence[TrainedSample] = ()
-    """In the order of the entries; none in a supervised job."""
+    """The samples in the order of the entries; none in a supervised job."""
 
     @property
     def empty(self) -> bool:

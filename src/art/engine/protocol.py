@@ -194,7 +194,7 @@ class ServerOrder:
     """The order to start another project's engine server: one replica of a base model."""
 
     name: str
-    """For messages, such as `engine-qwen-0`."""
+    """The name that messages use, such as `engine-qwen-0`."""
     base_model: str
     """A local folder or a hub name."""
     options: Strict

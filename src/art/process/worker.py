@@ -71,7 +71,7 @@ class WorkerSpec:
     """The program to start and its deadlines. All times in seconds."""
 
     name: str
-    """For messages and the log's file name, such as `trainer-nano-games`."""
+    """The name that messages and the log's file use, such as `trainer-nano-games`."""
     command: Sequence[str] = ()
     """The command line of a worker of ART's own."""
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -54,7 +54,7 @@ class CallFormat:
     closing: str = ""
     """The text after the last call."""
     between: str | None
-    """Between calls. None: a reply holds one call at most, and then nothing else."""
+    """The text between calls. None: a reply holds one call at most, and then nothing else."""
     spelled: bool = False
     """Markers that the vocabulary does not have are spelled as text."""
 

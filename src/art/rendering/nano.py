@@ -65,7 +65,7 @@ CHECKED_PROMPTS = 64
 """Prompts of which unknown words are told; later ones are like them."""
 
 RENDERER_KEY = "art_renderer"
-"""In tokenizer_config.json: `nano`, or the name of a renderer of the library `renderers`."""
+"""The key of tokenizer_config.json with `nano`, or with the name of a renderer of `renderers`."""
 
 RENDERER_NAME = "nano"
 """Its value for a model that speaks this format."""

@@ -376,7 +376,7 @@ log = logging.getLogger(__name__)
 
 PROMPT_TOKENS = 100_000
 CHARS_PER_TOKEN = 3.5
-"""For an estimate: English has about 4, code and other languages fewer."""
+"""The estimated characters of a token: English has about 4, code and other languages fewer."""
 REJECTED_GROUPS = 3
 """The number of groups in a row, refused as bad requests by a judge that worked, that is an error."""
 

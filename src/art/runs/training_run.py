@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Task = TypeVar("Task")
 TASK_METADATA = "task"
-"""In a group's metadata: the text of its task."""
+"""The key of a group's metadata with the text of its task."""
 LEFT_OUT = "scenarios/left_out"
 """The name of a step's count of the scenarios that were not drawn because they are settled."""
 

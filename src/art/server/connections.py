@@ -29,7 +29,7 @@ class Intake:
     def __init__(self, together: int = BEGUN_TOGETHER) -> None:
         self._together = together
         self._begun = 0
-        """In this turn of the loop."""
+        """The number of requests that have begun in this turn of the loop."""
         self.waiting: deque[Callable[[], None]] = deque()
         """What begins in a later turn; first come, first served."""
 

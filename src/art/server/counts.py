@@ -28,7 +28,7 @@ BASE, TENANTS, OTHERS = "(base)", "(tenants)", "(others)"
 MOST_MODELS = 100
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""From a lookup to an agent's long reply."""
+"""The bounds of the histogram in seconds, from a lookup to an agent's long reply."""
 LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _LAG_EVERY = 0.5
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})

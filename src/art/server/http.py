@@ -44,7 +44,7 @@ DEEPEST = 254
 MOST_VALUES = 1_000_000
 """The most values, runs of numbers apart, in a body above `_IN_PIECES` bytes: more than a model can read."""
 MOST_NUMBERS = 4_000_000
-"""In runs. To forget so many takes some 60 ms, in which nobody else has a turn."""
+"""The most numbers in runs. To forget so many takes some 60 ms, in which nobody else has a turn."""
 _IN_PIECES = 4 * 1024 * 1024
 _MOST_AT_ONCE = 300_000
 """Values that one call of the parser makes in some 30 ms."""
@@ -285,7 +285,7 @@ Send = Callable[[Event], Awaitable[None]]
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CLIENT = "art.client"
-"""In a request's scope: its `Client`, where our own HTTP protocol took the request."""
+"""The key of a request's scope with its `Client`, where our own HTTP protocol took the request."""
 
 _JSON = (b"content-type", b"application/json")
 
@@ -331,7 +331,7 @@ class MethodNotAllowedError(RequestError):
 
 
 BODY = "art.body"
-"""In a request's scope: its `BodyUse`, where bodies are counted."""
+"""The key of a request's scope with its `BodyUse`, where bodies are counted."""
 
 
 class BodyMemory:

@@ -145,7 +145,7 @@ class ScopedRollout:
 
 
 ADDRESSED = "art.addressed_rollout"
-"""In a request's scope: the rollout that its address names."""
+"""The key of a request's scope with the rollout that its address names."""
 
 
 def scoped_request(scope: Scope, rollout_id: str) -> Scope:

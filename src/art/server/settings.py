@@ -40,11 +40,11 @@ class ControlSettings(Strict):
     new_ledger: bool = False
     """Begin a new ledger where the folder's is lost. Otherwise the server refuses to start without it."""
     start: float = Field(default=300.0, gt=0)
-    """Until a worker must serve, its model loaded."""
+    """Seconds until a worker must serve, its model loaded."""
     stop: float = Field(default=10.0, gt=0)
-    """Until a worker must have ended after its stdin was closed."""
+    """Seconds until a worker must have ended after its stdin was closed."""
     ending: float = Field(default=60.0, gt=0)
-    """From SIGTERM or the end of stdin to the end of the process, whatever is stuck in it."""
+    """Seconds from SIGTERM or the end of stdin to the end of the process, whatever is stuck in it."""
     health_interval: float = Field(default=2.0, gt=0)
     health_deadline: float = Field(default=60.0, gt=0)
     """A worker that has not answered for so long has stalled: its stacks are kept, it is started again."""

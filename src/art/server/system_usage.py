@@ -24,7 +24,7 @@ import psutil
 
 PREFIX = "system/"
 GPU_SECONDS = 5.0
-"""Between two looks at the GPUs."""
+"""Seconds between two looks at the GPUs."""
 
 _log = logging.getLogger(__name__)
 

@@ -571,7 +571,7 @@ SIGNATURES = (
     Signature(16, "promotion", "Is the engine the limit?", ("throughput/step_trainer_idle_s",),
               "> 50 % idle", OURS, "Add replicas of the engine or more concurrent rollouts.", idle),
 )  # fmt: skip
-"""In the order of the chain. The numbers are names, which stay."""
+"""The signatures in the order of the chain. The numbers are names, which stay."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class EntryColumns:
     weight_E: torch.Tensor
     sequence_E: torch.Tensor
     proximal_E: torch.Tensor | None = None
-    """Under the trainer before the first update; None: the sampler's are used."""
+    """The logprobs under the trainer before the first update; None: the sampler's are used."""
     reference_E: torch.Tensor | None = None
     teacher_E: torch.Tensor | None = None
     value_E: torch.Tensor | None = None

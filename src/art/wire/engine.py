@@ -168,7 +168,7 @@ class EngineScoreReply(Strict):
     logprobs: list[list[MaybeNaN]]
     """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
     tops: list[list[list[tuple[int, float]]]] = Field(default_factory=list)
-    """For each of these numbers the most probable ids in its place, best first, where they were asked for."""
+    """The most probable ids in the place of each of these numbers, best first, where they were asked for."""
 
 
 class GenerateMessage(Strict):

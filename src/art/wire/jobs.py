@@ -47,7 +47,7 @@ class TrainTrajectory(Strict):
     given: list[GivenHistory] = Field(default_factory=list)
     """All histories with their messages, where what was not sampled is trained too."""
     notes: RolloutNotes = RolloutNotes()
-    """For the record of the step; training ignores them."""
+    """The notes for the record of the step; training ignores them."""
 
 
 JUDGE_PREFIX = "judge/"
@@ -163,7 +163,7 @@ class JobSummary(Strict):
     job_id: str
     model: str
     kind: TrainingKind | None = None
-    """From rewards or from examples; None: an older release wrote the job down."""
+    """Whether it learns from rewards or from examples; None: an older release wrote the job down."""
     state: JobState
     phase: str
     """The phase of the job as in `JobEvent`; for an ended job, its state."""

@@ -87,7 +87,7 @@ class ExchangeChoice(Strict):
     index: int
     step: int | None
     message: dict[str, Any]
-    """In the shape of OpenAI's chat completions."""
+    """The message in the shape of OpenAI's chat completions."""
     finish_reason: str
     completion_tokens: int
 
@@ -128,7 +128,7 @@ class RolloutExchanges(Strict):
     name: str
     closed: bool
     exchanges: list[Exchange]
-    """In the order in which they were asked."""
+    """The exchanges in the order in which they were asked."""
     forks: dict[str, int] = Field(default_factory=dict)
     """Prompts that could not extend earlier ids, by reason."""
     unlisted_samples: int = 0

@@ -46,7 +46,7 @@ class Parameter:
     """Whether tokens have other probabilities with it. One that does and is no field of
     `DistributionParameters` makes its samples context: today there is none."""
     recorded: Literal["always", "set", "never"] = "set"
-    """In the ledger's row; `set`: where it is not the default."""
+    """Whether the ledger's row has it; `set`: where it is not the default."""
     truncates: bool = False
     """Whether it leaves ids out by their probabilities where it is not the default."""
     greedy: Callable[[Any], bool] | None = None

@@ -157,7 +157,7 @@ the loss had it, after KL penalties, GAE or a teacher. ratio: to the sampler or 
 algorithm's level. clipped: the loss's clip acted on it. masked: a mismatch mask dropped it."""
 
 TOKEN_FILE = "tokens.safetensors"
-"""In `steps/<step>/` of the model's folder, the step being the one that was made. It has the columns of
+"""The file in `steps/<step>/` of the model's folder, the step being the one that was made. It has the columns of
 `TOKEN_COLUMNS`, and `PLACE_COLUMNS`; in the metadata `header`: the JSON of a `TokenFileHeader`."""
 
 PLACE_COLUMNS = ("rollout", "sample", "place")
@@ -191,7 +191,7 @@ class TokenFileHeader(Strict):
 RATE_BY_SIZE = "loss/learning_rate_by_size"
 """The metric that says which rate the literature gives for the model's size, whatever the step's own was."""
 TrainingKind = Literal["rl", "sft"]
-"""From rewards, or from examples."""
+"""What a step learns from: rewards, or examples."""
 
 
 MaskedBy = Literal["builtin", "vllm-guidance"]

@@ -51,7 +51,7 @@ MOST_TASKS = 256
 SAMPLE_S = 600
 """The time that a sample may take in an evaluation, in seconds."""
 RETRIES = 3
-"""Of a request to the model."""
+"""The number of tries again of a request to the model."""
 RESERVED = frozenset({"reward", "turns", "truncated"})
 """Names of metrics that a rollout has already."""
 
@@ -63,7 +63,7 @@ class _Play:
     task: Any
     """inspect's: one sample, and the rollout's model."""
     outcome: asyncio.Future[Any]
-    """Of the caller's loop: the sample as inspect logged it."""
+    """The sample as inspect logged it, a future of the caller's loop."""
     loop: asyncio.AbstractEventLoop
 
     def deliver(self, answer: Any) -> None:

@@ -49,11 +49,11 @@ EXTRA = "verifiers-hub"
 CONTEXT_EXCEEDED = "context_length_exceeded"
 """The code of a refused prompt, of OpenAI's API and of ours: the rollout ends there, and is scored."""
 HELD_OUT = 5
-"""Without a dataset for evaluation, at most one row in so many is held out for "val"."""
+"""The part of the rows (one in so many) that "val" has at most where there is no dataset for evaluation."""
 RESERVED = frozenset({"reward", "reward_std_dev", "exception_rate", "unscored_rate"})
 """Names of metrics that a step has already."""
 FAILED_FUNCTIONS: ContextVar[dict[str, str] | None] = ContextVar("art_failed_reward_functions", default=None)
-"""Of the rollout that is scored here: functions of the rubric that raised, and what."""
+"""The functions of the rubric that raised, and what they raised, of the rollout that is scored here."""
 
 
 class _LoopThread:

@@ -29,7 +29,7 @@ from art_extensions.gguf.messages import ConversionReply, ConversionRequest
 from art_extensions.gguf.names import PACKAGED, SUFFIX, resolve_name
 
 CONVERT_S = 3600.0
-"""For a download and a conversion, each."""
+"""The deadline of a download and of a conversion, each, in seconds."""
 MODULE = "art_extensions.gguf.conversion"
 _LONGEST_LINE = 1 << 20
 _TAIL = 12

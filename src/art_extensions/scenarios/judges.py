@@ -25,9 +25,9 @@ class Judge:
     """A source of scores for the two occasions."""
 
     training: Reward
-    """With its checks."""
+    """The reward of the training, with its checks."""
     comparing: Reward
-    """Of before and after: without, since nothing is learned there."""
+    """The reward of before and after, without checks, since nothing is learned there."""
     channel: Channel | None
     """None where the user gave a reward, which asks in ways of its own."""
 

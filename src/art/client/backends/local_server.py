@@ -61,7 +61,7 @@ from art.wire.models import ModelInfo, RegisterRequest
 
 LOG_TAIL_BYTES = 4000
 ATTACH_PAUSE_S = 0.1
-"""Between two looks for the server of another program that is starting."""
+"""Seconds between two looks for the server of another program that is starting."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ class HealthWatch:
         self._child, self._address = child, urlsplit(url)
         self._interval_s, self._deadline_s, self._keep = interval_s, deadline_s, keep
         self.unanswered_s = 0.0
-        """For how long it has not answered."""
+        """Seconds since it last answered."""
         self.verdict: str | None = None
         """Why it was killed, if it was by this watch."""
         self._over = threading.Event()

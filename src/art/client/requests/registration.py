@@ -361,7 +361,7 @@ def register_request(model: AnyTrainableModel, server: ServerConfig) -> Register
 
 
 PHASE_S = 0.25
-"""Between two looks at how far the server is."""
+"""Seconds between two looks at how far the server is."""
 
 
 async def register_model(

@@ -62,7 +62,7 @@ class ModulePass:
     def __init__(self, module: Any, device: torch.device) -> None:
         self._module = module
         self._where = {"device": device, "dtype": module.get_input_embeddings().weight.dtype}
-        """In which layers compute; a quantized weight has another type."""
+        """The device and the dtype in which layers compute; a quantized weight has another dtype."""
         self._routing = Routing()
         self._hooks: dict[str, AdapterHook] = {}
 

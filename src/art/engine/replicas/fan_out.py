@@ -18,7 +18,7 @@ from art.errors import WorkerStalledError
 AT_ONCE = 64
 """Calls that run at the same time, each over a connection of its own."""
 MOST = 0.75
-"""From so large a share of answers on, those who have not answered are late."""
+"""The share of answers from which on those who have not answered are late."""
 
 T = TypeVar("T")
 

@@ -49,10 +49,10 @@ class ReplicaWaits:
     """Longest waits of a request, in seconds."""
 
     up: float = 300.0
-    """For a replica that is started again, while no other is up."""
+    """Seconds to wait for a replica that is started again, while no other is up."""
     awake: float = 6 * 3600.0
     straggle: float = 30.0
-    """For a replica that loads or scores, once most others have: it is then started again."""
+    """Seconds to wait for a replica that loads or scores, once most others have; it is then started again."""
 
 
 DEATHS = 3

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "val")
 SCENARIO_ID = "scenario_id"
-"""In a trajectory's metadata: the id of its scenario."""
+"""The key of a trajectory's metadata with the id of its scenario."""
 CALL_S = 60.0
 """The deadline of one call of an environment's own code, in seconds."""
 REQUEST_S = 120.0

@@ -29,7 +29,7 @@ def preserve_root_logger() -> Iterator[None]:
 
 
 EVERY_TOOL = "*"
-"""In `read_only`: all tools of the server only read."""
+"""The entry of `read_only` by which all tools of the server only read."""
 
 _SECRET = re.compile(r"(?i)(key|token|secret|passw|credential|auth)")
 _BEFORE_VALUE = re.compile(r"[=:]")

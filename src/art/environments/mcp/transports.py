@@ -40,10 +40,10 @@ STRAY_LINES = 1000
 STDERR_KEPT = 2000
 """Bytes of the end of standard error that are kept."""
 GRACE_S = 2.0
-"""Between the end of its input and SIGTERM, and between that and SIGKILL."""
+"""Seconds between the end of its input and SIGTERM, and between that and SIGKILL."""
 FLUSH_S = 0.5
 WATCH_S = 0.5
-"""Between two looks at whether the program lives: its children may hold its pipes open when it is gone."""
+"""Seconds between two looks at whether the program lives. Its children may hold its pipes open."""
 _POLL_S = 0.01
 _KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 

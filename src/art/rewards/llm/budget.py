@@ -163,7 +163,7 @@ BYTES_PER_TOKEN = 3
 ASSUMED_COMPLETION = 512
 """Tokens of an answer that has no limit, until a longer one was seen."""
 OTHERS_S = 0.2
-"""Between two looks at what other processes gave back."""
+"""Seconds between two looks at what other processes gave back."""
 
 
 class Budget:

@@ -58,7 +58,7 @@ def has_spread(group: TrajectoryGroup) -> bool:
 
 
 HIGH = 0.9
-"""From this share of the range of rewards that a run has seen on, a reward is high."""
+"""The share of the range of a run's rewards from which on a reward is high."""
 
 
 @dataclass(kw_only=True)

@@ -196,7 +196,7 @@ class PreparedRequest:
     request_id: str
     """What the choices of a rollout's request have in common."""
     constraint: Constraint | None = None
-    """In the words of the model's chat format."""
+    """The constraint in the words of the model's chat format."""
     images: tuple[bytes, ...] = ()
     """The pictures of the prompt as the model sees them, in their order."""
 

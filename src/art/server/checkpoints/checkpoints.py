@@ -193,7 +193,7 @@ class JobNote(Strict):
     reward: float | None = None
     """The mean of the scored rollouts; None for a step without rewards."""
     kind: TrainingKind | None = None
-    """From rewards or from examples; None: an older release did not say."""
+    """Whether it learned from rewards or from examples; None: an older release did not say."""
 
 
 class Checkpoints:

@@ -250,7 +250,7 @@ class AgentDialect(Dialect):
     """A dialect of agents, programs that nobody here can edit: what cannot change a reply it leaves out."""
 
     route: str
-    """Under which it is logged and counted."""
+    """The name under which it is logged and counted."""
 
     def __init__(
         self,

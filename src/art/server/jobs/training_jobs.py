@@ -54,7 +54,7 @@ WorkerFailed = Callable[[TrainingJob, WorkerError], Awaitable[None]]
 _LONGEST_ID = 200
 _ENDED = ("done", "failed")
 _AGAIN_SECONDS = 2.0
-"""Between two tries to write down what a full disk did not take."""
+"""Seconds between two tries to write down what a full disk did not take."""
 _FULL_QUEUE_SECONDS = 10.0
 """The seconds after which a job that a full queue refused may be sent again."""
 

@@ -23,7 +23,7 @@ from art.process.worker import GangPlace, Launch, RunningWorker, WorkerDisk, Wor
 from art.wire.training import FoundFolder, RankSpec, Sharding
 
 TELL_S = 10.0
-"""For a rank to hear where its machine has a folder."""
+"""Seconds for a rank to hear where its machine has a folder."""
 GRACE = 1.0
 """Seconds in which ranks that start say what failed."""
 CAUSE_S = 5.0

@@ -37,7 +37,7 @@ from art.server.workers.health_board import Health, HealthBoard, StallWatch
 _log = logging.getLogger(__name__)
 
 DEATH_S = CAUSE_S + 1.0
-"""For the end of a process, or a gang's cause, to be heard of after its connection broke."""
+"""Seconds in which the end of a process, or a gang's cause, is heard of after its connection broke."""
 
 W = TypeVar("W", bound=Supervised)
 Start = Callable[[WorkerSpec], Awaitable[W]]

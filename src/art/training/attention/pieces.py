@@ -81,11 +81,11 @@ class KeyPool:
     """The keys of all squares that have gathered ones and no reach, so that they are gathered at once."""
 
     index: torch.Tensor
-    """For each square, its ancestors and its rows."""
+    """The ancestors and the rows of each square."""
     sizes: tuple[int, ...]
     """Keys of each square."""
     above: torch.Tensor
-    """For each square, its ancestors."""
+    """The ancestors of each square."""
 
     @staticmethod
     def from_squares(squares: Sequence[Square]) -> KeyPool | None:
@@ -119,7 +119,7 @@ class TreePlan:
     dense_mask: torch.Tensor | None = field(default=None, repr=False)
     """Additive, [T, T], for the dense kernel."""
     block_masks: dict[int | None, BlockMask] = field(default_factory=dict, repr=False)
-    """For the flex kernel: by the window that a layer sees, None being the whole path."""
+    """The masks of the flex kernel by the window that a layer sees, None being the whole path."""
     derived: dict[tuple[int, bool], TreePlan] = field(default_factory=dict, repr=False)
     """The same tree's plans for layers that see a window only: made once, used by every such layer."""
 

@@ -89,7 +89,7 @@ class _Block:
     gathered: Ints
     reach: int
     limit: Ints
-    """For each key, how many of the block's rows it is an ancestor of (or is itself), or more."""
+    """The number of the block's rows that each key is an ancestor of (or is itself), or more."""
 
     @property
     def chain(self) -> bool:

@@ -29,7 +29,7 @@ class LossInputs:
     """
 
     logprobs_E: torch.Tensor
-    """Under the weights that are trained; carries the gradient."""
+    """The logprobs under the weights that are trained; they carry the gradient."""
     sampled_logprobs_E: torch.Tensor
     """The logprobs that the sampler recorded."""
     proximal_logprobs_E: torch.Tensor
@@ -40,7 +40,7 @@ class LossInputs:
     """Number of the entry's sequence among those present, from 0 (int64)."""
     normalizer: float
     reference_logprobs_E: torch.Tensor | None = None
-    """Under the policy that a KL term measures the distance to."""
+    """The logprobs under the policy that a KL term measures the distance to."""
     ratio: RatioLevel = "token"
 
     def with_own_logprobs(self) -> LossInputs:

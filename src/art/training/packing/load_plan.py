@@ -72,7 +72,7 @@ class _Choice:
     cut: int
     subtrees: Sequence[int]
     room: int
-    """For subtrees, behind the path."""
+    """The tokens left for subtrees, behind the path."""
     wasted: float
 
 

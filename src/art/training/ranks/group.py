@@ -26,7 +26,7 @@ from art.training.device_memory import is_out_of_memory
 IDLE = timedelta(days=365)
 """Followers wait so long for the next command: a trainer may have nothing to do. A dead leader ends it."""
 ASKING = timedelta(seconds=5)
-"""For the store to say which rank is missing."""
+"""The time for the store to say which rank is missing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -177,7 +177,7 @@ class AutoRLReport(RunReport):
     system_prompt: str
     rubric: str
     prepared: Mapping[str, str]
-    """By file: the digest of the inputs, the system prompt and the rubric that were used."""
+    """The digests of the inputs, the system prompt and the rubric that were used, by file."""
 
     @property
     def cautions(self) -> list[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 GENERATOR_SOURCE = "generator/autorl"
-"""Under which its costs are told."""
+"""The name under which its costs are told."""
 GENERATOR_SYSTEM_PROMPT = (
     "You prepare a reinforcement learning run in which a small language model learns one task. What stands "
     "between <task> and </task> is the task as its owner describes it. Answer with JSON alone."
@@ -37,7 +37,7 @@ EMPHASES = (
 )
 """Each portion has another one: asked the same again, a model writes the same again."""
 SHOWN_INPUTS = 40
-"""Of the inputs that are there already."""
+"""The number of inputs there already that the generator is shown."""
 SHOWN_CHARS = 300
 MAX_TOKENS = 4000
 
@@ -104,7 +104,7 @@ DEFAULT_SIMILARITY = 0.9
 PORTION = 10
 """Inputs in one answer: of more, a model writes the last ones alike."""
 BARREN_PORTIONS = 3
-"""After so many answers in a row with nothing new in them, no more is asked."""
+"""The number of answers in a row with nothing new in them after which no more is asked."""
 LONGEST_INPUT = 20_000
 NUMBER = re.compile(r"\d+")
 

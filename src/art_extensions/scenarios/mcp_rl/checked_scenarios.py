@@ -107,7 +107,7 @@ class ScenarioSet:
     test: tuple[PlannedScenario, ...]
     rejected: tuple[Rejection, ...] = ()
     tools: Mapping[str, int]
-    """In how many plans each tool of the server is."""
+    """The number of plans that each tool of the server is in."""
 
     @property
     def rejections(self) -> dict[str, int]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 COMPARED_METRICS = ("task_completed", "success", "ran_out_of_turns", "num_turns", "tool_errors")
-"""Of a rollout's metrics: those that are compared."""
+"""The metrics of a rollout that are compared."""
 CLEAN_FINISH = "clean_finish"
 
 
@@ -194,7 +194,7 @@ def run_judges(judge: Candidate, referee: Candidate | None, rubric: str | None) 
 
 
 LONG_STARTS_S = 600.0
-"""Of starting servers, one after another."""
+"""The seconds of starting servers, one after another, from which on the user is told."""
 
 
 class McpRun:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 SIMILARITY = 0.95
-"""Of the sorted words of two tasks, by which two long texts with a changed word or two are one task."""
+"""The likeness of the sorted words of two tasks from which on they are one task."""
 SAME_WORD = 0.8
 """Likeness of letters from which a word is another form of a word: forecast, forecasts."""
 FILLER = frozenset(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BASE_AS_JUDGE = "base"
-"""As a judge: the model's own base."""
+"""The judge's name that means the model's own base."""
 
 
 async def train(
