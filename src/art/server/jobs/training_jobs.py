@@ -32,12 +32,13 @@ from art.errors import (
 )
 from art.process.in_use import InUse
 from art.server.catalog import Catalog
+from art.server.checkpoints.reference_adapter import reference_folder
 from art.server.checkpoints.registered_models import RegisteredModels
 from art.server.jobs.job_store import JobQueue
 from art.server.jobs.job_table import JobRequest, JobStoreError, JobTable, QueuedJob, TrainingJob
 from art.server.jobs.sft_job import SftJob
 from art.server.jobs.step_job import StepJob, job_error_code
-from art.server.jobs.train_job import TrainJob, reference_folder
+from art.server.jobs.train_job import TrainJob
 from art.server.ledger.face import SampleLedger
 from art.server.promotion.promote import Progress, ServedModel, ServedModels
 from art.server.settings import ControlSettings, TeacherSettings
