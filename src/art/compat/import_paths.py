@@ -95,7 +95,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.capture": names(
         "art.client.recording.capture:auto_trajectory capture_auto_trajectory capture_yielded_trajectory "
         "yield_trajectory",
-        "art.trajectories:current_rollout in_rollout rollout_scope",
+        "art.rollout_tasks:current_rollout in_rollout rollout_scope",
     ),
     "art.client.jobs": "art.client.requests.jobs",
     "art.client.local_server": "art.client.backends.local_server",
