@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from art.batch.algorithms import check_algorithm
@@ -13,11 +13,9 @@ from art.batch.batch_types import Batch, GroupRow
 from art.batch.build import build_batch, scored_paths, with_teacher
 from art.batch.encode import encode_batch
 from art.errors import RequestError, TrainingError
-from art.rendering.chat_renderer import ChatRenderer
 from art.server.checkpoints.canary import canary_rows
 from art.server.checkpoints.reference_adapter import reference_folder
 from art.server.jobs.http_teacher import HttpTeacher
-from art.server.jobs.job_table import TrainingJob
 from art.server.jobs.learning_rate import rate_factor
 from art.server.jobs.step_files import keep_tokens, rollout_records, write_rollouts
 from art.server.jobs.step_job import StepJob
@@ -31,9 +29,7 @@ from art.server.jobs.train_rows import (
     policy_ages,
     refuse_untrainable,
 )
-from art.server.ledger.face import SampleLedger
 from art.server.ledger.schema import SampleRecord, read_images
-from art.server.promotion.promote import Progress, ServedModel
 from art.server.settings import TeacherSettings
 from art.server.tenancy import tenant_of
 from art.server.workers.trainer_worker import TrainedModel
@@ -44,27 +40,13 @@ from art.wire.training import TrainRequest
 UPDATES = "data/step_num_gradient_steps"
 
 
+@dataclass(eq=False, kw_only=True)
 class TrainJob(StepJob):
     """Trains one step on groups of rollouts."""
 
     kind = "rl"
-
-    def __init__(
-        self,
-        job: TrainingJob,
-        request: TrainJobRequest,
-        *,
-        served: ServedModel,
-        ledger: SampleLedger,
-        renderer: ChatRenderer,
-        progress: Progress,
-        teachers: TeacherSettings,
-    ) -> None:
-        super().__init__(job, served=served, progress=progress)
-        self.request = request
-        self.ledger = ledger
-        self.renderer = renderer
-        self.teachers = teachers
+    request: TrainJobRequest
+    teachers: TeacherSettings
 
     def mean_reward(self) -> float | None:
         rollouts = (one for group in self.request.groups for one in group.trajectories)
