@@ -18,8 +18,8 @@ from art.gather import (
     wrap_group_awaitable,
     wrap_trajectories_awaitable,
 )
+from art.rollout_tasks import current_rollout, rollout_scope
 from art.tracking import progress
-from art.trajectories import current_rollout, rollout_scope
 
 
 async def rollout(reward: float = 1.0, *, wait: int = 0, **fields) -> art.Trajectory:

@@ -14,16 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
 from art.gather import as_group, wrap_group_awaitable
+from art.gather_context import GatherContext, set_gather_context
+from art.rollout_tasks import cancel_all, close_unstarted, task_failure
 from art.tracking.progress import open_progress
-from art.trajectories import (
-    GatherContext,
-    Trajectory,
-    TrajectoryGroup,
-    cancel_all,
-    close_unstarted,
-    set_gather_context,
-    task_failure,
-)
+from art.trajectories import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from art.backend import AnyTrainableModel

@@ -9,22 +9,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast, overload
 
+from art.gather_context import GatherContext, gather_context_var, get_gather_context, set_gather_context
+from art.rollout_tasks import in_rollout, run_side_by_side, task_failure
 from art.tracking.progress import open_progress
-from art.trajectories import (
-    GatherContext,
-    PendingGroup,
-    Trajectory,
-    TrajectoryGroup,
-    close_unstarted,
-    gather_context_var,
-    gathered,
-    get_gather_context,
-    in_rollout,
-    record_metrics,
-    run_side_by_side,
-    set_gather_context,
-    task_failure,
-)
+from art.trajectories import PendingGroup, Trajectory, TrajectoryGroup, gathered, record_metrics
 from art.types import function_name, kind_of, no_trajectory
 
 __all__ = [
@@ -84,11 +72,7 @@ async def gather_trajectory_groups(
         results[index] = task.result()
 
     with open_progress(pbar_desc, total) as context.pbar, set_gather_context(context):
-        try:
-            await run_side_by_side([forward(item) for item in items], on_end)
-        finally:
-            for item in items:
-                close_unstarted(item)
+        await run_side_by_side(items, forward, on_end)
     context.failures.log_count(total)
     if left_out:
         _log.info("after_each left %d of %d groups out", left_out, len(items))
@@ -249,11 +233,7 @@ async def gather_trajectories(
         results[index] = error
 
     with open_progress(pbar_desc, len(items)) as context.pbar, set_gather_context(context):
-        try:
-            await run_side_by_side([wrap_trajectories_awaitable(item) for item in items], on_end)
-        finally:
-            for item in items:
-                close_unstarted(item)
+        await run_side_by_side(items, wrap_trajectories_awaitable, on_end)
     context.failures.log_count(len(items))
     return results
 

@@ -1,44 +1,27 @@
 """The record of what an agent did: trajectories, the groups they are compared in, and further histories.
 
-And the rollouts that they come of. Each runs in a scope: an id in a context variable, sent along with each
-completion request. Every rollout that `TrajectoryGroup` or a gather runs gets a fresh id in its own task. The
-ids let the server tell concurrent rollouts of one scenario apart; without one it matches conversations by
-their text. A `TrajectoryGroup` of coroutines is an awaitable that runs them side by side, and leaves none
-behind, whatever happens to its siblings; `GatherContext` counts what they did.
+A `TrajectoryGroup` of coroutines is an awaitable that runs them side by side, and leaves none behind,
+whatever happens to its siblings.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
 import time
 import traceback as tracebacks
 import warnings
-from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-    Sequence,
-)
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import lru_cache
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from uuid import uuid4
 
 from pydantic import BaseModel, Field, PrivateAttr, SerializeAsAny, field_validator, model_validator
 
 from art.errors import ConfigurationError, did_you_mean
-from art.process.failures import ForgivenFailures
+from art.gather_context import GatherContext, get_gather_context
+from art.rollout_tasks import close_unstarted, current_rollout, in_rollout, run_side_by_side, task_failure
 from art.types import (
     JudgeCall,
     Unscored,
@@ -59,51 +42,15 @@ from art.types import is_choice as is_choice
 from art.wire.rollouts import TOKENS_FIELD
 
 if TYPE_CHECKING:
-    from art.openai import MessageOrChoice, Messages
+    from art.openai import MessageOrChoice, Messages, MessagesAndChoices, Tools
     from art.wire.rollout_record import JudgeNote
-
-
-T = TypeVar("T")
-
-_ROLLOUT: ContextVar[str | None] = ContextVar("art_rollout", default=None)
-
-
-def current_rollout() -> str | None:
-    """Returns the id of the rollout this code runs in, or None outside of one."""
-    return _ROLLOUT.get()
-
-
-@contextmanager
-def rollout_scope(rollout_id: str | None = None) -> Iterator[str]:
-    """Assigns the requests inside the block to one rollout. The gather functions do this themselves."""
-    rollout_id = rollout_id or uuid4().hex
-    if not (rollout_id.isascii() and rollout_id.isprintable()):
-        raise ConfigurationError(
-            f"rollout id {rollout_id!r}: only printable ASCII fits into a request's header"
-        )
-    token = _ROLLOUT.set(rollout_id)
-    try:
-        yield rollout_id
-    finally:
-        _ROLLOUT.reset(token)
-
-
-async def in_rollout(work: Awaitable[T]) -> T:
-    """Awaits `work` as a rollout of its own. Run it as a task, so that the id stays in that task's
-    context.
-    """
-    with rollout_scope():
-        return await work
-
-
-if TYPE_CHECKING:
-    from art.openai import Messages, MessagesAndChoices, Tools
 else:
     # Pydantic keeps the items as they are: dicts by reference with unknown keys, choices with their extra
     # fields.
     MessagesAndChoices = list[Any]
     Tools = list[Any]
 
+T = TypeVar("T")
 MetadataValue = float | int | str | bool | None
 
 
@@ -324,84 +271,6 @@ def get_trajectory_messages(trajectory: Trajectory) -> Messages:
     return trajectory.messages()
 
 
-@dataclass
-class GatherContext:
-    """Counts what rollouts did. Programs with a gather of their own make one and pass it to
-    `set_gather_context`; `pbar` may then be a bar of tqdm.
-    """
-
-    pbar: Any = None
-    """An `art.tracking.progress.Progress`, or anything with tqdm's `update` and `set_postfix`."""
-    metric_sums: Counter[str] = field(default_factory=Counter)
-    metric_divisors: Counter[str] = field(default_factory=Counter)
-    max_metrics: int | None = None
-    max_exceptions: int | float = 0
-    """A number of rollouts, or with 0 < x < 1 that share of `total`."""
-    increment_pbar: bool = True
-    total: int = 0
-    """Rollouts in all; 0: the bar's total."""
-    counted: bool = False
-    """A group of coroutines has counted its rollouts here."""
-    pbar_total_completion_tokens: bool = False
-    """An option of older programs; without effect, as in `gather_trajectories`."""
-    failures: ForgivenFailures = field(default_factory=ForgivenFailures, repr=False, compare=False)
-
-    def update_pbar(self, n: int) -> None:
-        """Advances the bar by `n` rollouts and shows the means so far."""
-        if self.pbar is None:
-            return
-        names = [name for name in self.metric_divisors if name != "completion_tokens"][: self.max_metrics]
-        if "completion_tokens" in self.metric_divisors:
-            names.append("completion_tokens")
-        means = {name: self.metric_sums[name] / self.metric_divisors[name] for name in names}
-        if failed := self.metric_sums["exceptions"]:
-            means["exceptions"] = failed
-        moved = n if self.increment_pbar else 0
-        if hasattr(self.pbar, "advance"):
-            self.pbar.advance(moved, means)
-        else:
-            self.pbar.update(moved)
-            self.pbar.set_postfix(means)
-
-    def too_many_exceptions(self) -> bool:
-        """Returns whether more rollouts failed than `max_exceptions` allows."""
-        if 0 < self.max_exceptions < 1:
-            total = self.total or getattr(self.pbar, "total", None) or 0
-            return self.metric_sums["exceptions"] > self.max_exceptions * total
-        return self.metric_sums["exceptions"] > self.max_exceptions
-
-    def fail(self, error: BaseException) -> None:
-        """Counts a failed rollout; raises its error if it is one too many."""
-        self.metric_sums["exceptions"] += 1
-        self.update_pbar(1)
-        if self.too_many_exceptions():
-            raise error
-        self.failures.add(error)
-
-    def reset(self) -> None:
-        """Resets the counters. The limits stay."""
-        self.metric_sums.clear()
-        self.metric_divisors.clear()
-
-
-gather_context_var: ContextVar[GatherContext | None] = ContextVar("art_gather", default=None)
-
-
-def get_gather_context() -> GatherContext:
-    """Returns the context of the gather this code runs in; outside of one a fresh context."""
-    return gather_context_var.get() or GatherContext()
-
-
-@contextmanager
-def set_gather_context(context: GatherContext) -> Iterator[GatherContext]:
-    """Counts the rollouts inside the block in `context`."""
-    token = gather_context_var.set(context)
-    try:
-        yield context
-    finally:
-        gather_context_var.reset(token)
-
-
 def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
     """Adds a finished rollout to the means, and writes its `completion_tokens` (mean per turn) into it.
 
@@ -427,58 +296,6 @@ def sampled_tokens(choice: Any) -> int | None:
     return counted if isinstance(counted, int) else None
 
 
-CANCEL_DEADLINE_S = 30.0
-"""How long a cancelled rollout may take to clean up before the gather goes on without it."""
-
-log = logging.getLogger(__name__)
-
-
-async def run_side_by_side(
-    jobs: Sequence[Coroutine[Any, Any, T]], on_end: Callable[[int, asyncio.Task[T]], None]
-) -> None:
-    """Runs `jobs` concurrently; `on_end(index, task)` is called as each ends.
-
-    Whatever ends this early (an error that `on_end` raises, a cancellation from outside) cancels the jobs
-    that still run and waits for them, so that no task outlives the call.
-    """
-    ended: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
-    tasks: dict[asyncio.Task[T], int] = {}
-    try:
-        for index, job in enumerate(jobs):
-            task = asyncio.create_task(job)
-            tasks[task] = index
-            task.add_done_callback(ended.put_nowait)
-        for _ in tasks:
-            task = await ended.get()  # each task ends, or this call is cancelled
-            on_end(tasks[task], task)
-    finally:
-        await cancel_all(list(tasks))
-        for job in jobs:
-            close_unstarted(job)
-
-
-async def cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancels running tasks and waits for their end, at most `CANCEL_DEADLINE_S`."""
-    running = [task for task in tasks if not task.done()]
-    for task in running:
-        task.cancel()
-    if running:
-        _, stuck = await asyncio.wait(running, timeout=CANCEL_DEADLINE_S)
-        if stuck:
-            log.warning("%d cancelled rollouts did not end within %g s", len(stuck), CANCEL_DEADLINE_S)
-    for task in tasks:
-        if task.done() and not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not report it as lost
-
-
-def close_unstarted(job: Any) -> None:
-    """Closes a coroutine that never ran, which Python would report as "never awaited"."""
-    if isinstance(job, PendingGroup):
-        job.close()
-    elif inspect.iscoroutine(job) and inspect.getcoroutinestate(job) == inspect.CORO_CREATED:
-        job.close()
-
-
 class PendingGroup:
     """A group whose rollouts have not run yet: `await` it once to get the `TrajectoryGroup`."""
 
@@ -493,7 +310,7 @@ class PendingGroup:
         self._awaited = True
         return self._run().__await__()
 
-    def close(self) -> None:
+    def close_unstarted(self) -> None:
         """Drops rollouts that never started."""
         for item in self._items:
             close_unstarted(item)
@@ -503,7 +320,7 @@ class PendingGroup:
         context.total = context.total or len(self._items)
         context.counted = True
         results = list(self._items)
-        waiting = [index for index, item in enumerate(self._items) if inspect.isawaitable(item)]
+        waiting = [index for index, item in enumerate(self._items) if isawaitable(item)]
         for item in self._items:
             if isinstance(item, Trajectory):
                 record_metrics(context, item)
@@ -513,10 +330,7 @@ class PendingGroup:
             index = waiting[position]
             results[index] = count_rollout(context, task, self._items[index])
 
-        try:
-            await run_side_by_side([in_rollout(self._items[index]) for index in waiting], on_end)
-        finally:
-            self.close()
+        await run_side_by_side([self._items[index] for index in waiting], in_rollout, on_end)
         return self._group(results, **self._fields)
 
 
@@ -560,15 +374,3 @@ def gathered(given: Iterable[T], caller: str) -> list[T]:
         found = f"{kind_of(items)}, not a list"
     close_unstarted(items)
     raise TypeError(f"{caller} was given {found}")
-
-
-def task_failure(task: asyncio.Task[Any]) -> BaseException | None:
-    """Returns why a task failed, or None. KeyboardInterrupt and SystemExit are raised: they are no failure of
-    the rollout.
-    """
-    if task.cancelled():
-        return asyncio.CancelledError("the rollout was cancelled")
-    error = task.exception()
-    if isinstance(error, KeyboardInterrupt | SystemExit):
-        raise error
-    return error

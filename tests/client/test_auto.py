@@ -16,7 +16,8 @@ from scripted import Endpoint
 
 from art.client.recording.capture import auto_trajectory, capture_auto_trajectory
 from art.errors import NoTrajectoryError
-from art.trajectories import Trajectory, current_rollout
+from art.rollout_tasks import current_rollout
+from art.trajectories import Trajectory
 from art.types import completion_call
 
 ASK = [{"role": "user", "content": "hello"}]

@@ -10,7 +10,7 @@ from wire_double import KEY, Double, error
 
 import art
 from art.client.http.openai_client import RolloutOpenAI, SampledTexts, openai_client
-from art.trajectories import in_rollout, rollout_scope
+from art.rollout_tasks import in_rollout, rollout_scope
 from waiting import until
 
 ASK = [{"role": "user", "content": "x é\U0001f600"}]

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from art.client.recording.capture import capture_yielded_trajectory, yield_trajectory
-from art.trajectories import Trajectory, current_rollout
+from art.rollout_tasks import current_rollout
+from art.trajectories import Trajectory
 
 
 async def test_the_last_one_counts_also_from_a_task():

@@ -27,7 +27,8 @@ from art.client.recording.capture import listening, note_choices
 from art.client.recording.recorder import Recorder, tools_key
 from art.errors import ARTError, ConfigurationError, NotRegisteredError
 from art.process.imports import import_lock
-from art.trajectories import Trajectory, rollout_scope
+from art.rollout_tasks import rollout_scope
+from art.trajectories import Trajectory
 from art.wire.message_identity import prefix_keys
 from art.wire.nested import HiddenKey
 from art.wire.records import first_flaw

@@ -95,7 +95,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.capture": names(
         "art.client.recording.capture:auto_trajectory capture_auto_trajectory capture_yielded_trajectory "
         "yield_trajectory",
-        "art.trajectories:current_rollout in_rollout rollout_scope",
+        "art.rollout_tasks:current_rollout in_rollout rollout_scope",
     ),
     "art.client.jobs": "art.client.requests.jobs",
     "art.client.local_server": "art.client.backends.local_server",
@@ -136,7 +136,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.dev.validate": names(
         "art.client.options.dedicated_gpus:is_dedicated_mode validate_dedicated_config"
     ),
-    "art.guided_completion": "art.openai",
+    "art.guided_completion": "art_extensions.compat.guided_completion",
     "art.langgraph": names(
         "art_extensions.langgraph.chat_model_factory:init_chat_model",
         "art_extensions.langgraph.graph_rollout:wrap_rollout",
@@ -388,7 +388,7 @@ PATHS: Mapping[str, str | Names] = {
         instead="`art.LocalBackend` ends its server by itself, and nothing outlives the program"
     ),
     "art.utils.limit_concurrency": names("art.retrying:limit_concurrency"),
-    "art.utils.litellm": names("art.openai:convert_litellm_choice_to_openai"),
+    "art.utils.litellm": names("art_extensions.compat.litellm_choices:convert_litellm_choice_to_openai"),
     "art.utils.log_http_errors": names("art.retrying:log_http_errors"),
     "art.utils.logging": names("art.tracking.progress:_C _ts dim err info ok step warn"),
     "art.utils.model_config": names(
@@ -453,7 +453,7 @@ PATHS: Mapping[str, str | Names] = {
         "art.client.sft.sft_dataset:SFTChunk create_sft_dataset_iterator get_file_row_count iterate_file "
         "resolve_sft_batch_size train_sft_from_file",
     ),
-    "art.utils.strip_logprobs": names("art.openai:strip_logprobs"),
+    "art.utils.strip_logprobs": names("art_extensions.compat.stripped_logprobs:strip_logprobs"),
     "art.utils.trajectory_logging": names(
         "art.tracking.trajectory_lines:deserialize_trajectory_groups serialize_trajectory_groups",
         "art.tracking.trajectory_log:append_groups read_trajectory_groups read_trajectory_groups_parquet "

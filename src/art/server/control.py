@@ -1,9 +1,6 @@
 """The control half of the server: which models there are, and who registers, trains and deletes them.
 
 registered models -> workers -> served models -> checkpoint imports, job runner -> jobs -> deletions
-
-Nothing that is being read is deleted: a model with an unfinished job, the newest checkpoint and those that
-running jobs read stay.
 """
 
 from __future__ import annotations
@@ -11,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
-from art.engine.base_models import BaseModel, resolve_base
-from art.errors import ARTError, ConfigurationError, NotFoundError, RequestError, did_you_mean
+from art.engine.base_models import resolve_base
+from art.errors import NotFoundError, RequestError
 from art.process.in_use import InUse
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import (
@@ -28,6 +24,7 @@ from art.server.checkpoints.registered_models import (
 from art.server.cluster_settings import WorkerPlacer
 from art.server.counts import ControlCounts
 from art.server.data_folder import DataLayout
+from art.server.deletions import ModelDeletions
 from art.server.jobs.job_store import JobStore
 from art.server.jobs.job_table import JobTable
 from art.server.jobs.sample_retention import SampleRetention
@@ -36,99 +33,12 @@ from art.server.ledger.face import SampleLedger
 from art.server.promotion.checkpoint_imports import CheckpointImports
 from art.server.promotion.promote import MayCommit, ServedModels, always_commits
 from art.server.settings import ControlSettings, TeacherSettings
+from art.server.startup_serving import StartupServing, named_models
 from art.server.tenancy import Tenant, tenant_of
 from art.server.workers.base_model import ServerWorkers
 from art.server.workers.supervisor import WorkerOptions
-from art.wire.models import (
-    DeleteCheckpointsReply,
-    DrainNodeReply,
-    DrainNodeRequest,
-    ModelInfo,
-    ModelSummary,
-    RegisterRequest,
-    UnloadStepsReply,
-)
+from art.wire.models import DrainNodeReply, DrainNodeRequest, ModelInfo, ModelSummary, RegisterRequest
 from art.wire.records import quantized_name, split_bits
-
-
-class ModelDeletions:
-    """One for the server. `imports` keep others off a model, `jobs` tell whether it is trained."""
-
-    def __init__(
-        self,
-        models: RegisteredModels,
-        *,
-        served_models: ServedModels,
-        catalog: Catalog,
-        imports: CheckpointImports,
-        jobs: TrainingJobs,
-        in_use: InUse[Path],
-    ) -> None:
-        self._models = models
-        self._served = served_models
-        self._catalog = catalog
-        self._imports = imports
-        self._jobs = jobs
-        self._in_use = in_use
-
-    async def delete_checkpoints(
-        self, project: str, name: str, keep: Sequence[int]
-    ) -> DeleteCheckpointsReply:
-        """Remove every checkpoint but those to keep, the newest, and what running jobs read.
-
-        Raises NotFoundError.
-        """
-        model = self._models.get(project, name)
-        checkpoints = self._models.checkpoints(model)
-        kept = {*keep, checkpoints.newest()}
-        doomed = [
-            step
-            for step in checkpoints.steps()
-            if step not in kept and checkpoints.path(step).resolve() not in self._in_use
-        ]
-        loaded = self._catalog.loaded_steps(project, name)
-        for step in doomed:
-            served = self._served.opened.get(model.key)
-            if step in loaded and served is not None:
-                served.retire(step)
-            await asyncio.to_thread(checkpoints.delete, step)
-        return DeleteCheckpointsReply(deleted=doomed)
-
-    def unload_steps(self, project: str, name: str, keep: Sequence[int]) -> UnloadStepsReply:
-        """Unload every step but those to keep and the newest, each when its last request has ended.
-
-        Raises NotFoundError.
-        """
-        model = self._models.get(project, name)
-        newest, loaded = self._models.checkpoints(model).newest(), self._catalog.loaded_steps(project, name)
-        served = self._served.opened.get(model.key)
-        if served is None:
-            return UnloadStepsReply(unloaded=[])
-        gone = [step for step in sorted(loaded) if step not in keep and step != newest]
-        for step in gone:
-            served.retire(step)
-        return UnloadStepsReply(unloaded=gone)
-
-    async def delete_model(self, project: str, name: str) -> None:
-        """Remove a model: its name, its adapters and its checkpoints. Requests that use it come to their end.
-
-        Raises NotFoundError, RequestError (409) while a job of it is queued or running.
-        """
-        model = self._models.get(project, name)
-        async with self._imports.exclusive(project, name), self._served.opening(model):
-            self._models.get(project, name)  # two may have asked
-            if self._jobs.busy(model.key):
-                raise RequestError(
-                    f"model {model.key} has an unfinished training job; delete it when that has ended",
-                    status=409,
-                    code="model_busy",
-                )
-            # Nothing is awaited between this question and the end of the model.
-            doomed = self._models.forget(model)
-            self._served.remove(model)
-        if doomed is not None:
-            await asyncio.to_thread(shutil.rmtree, doomed)
-
 
 _log = logging.getLogger(__name__)
 
@@ -159,10 +69,10 @@ class Control:
         self._resumes_all = job_table is not None or self.settings.resume_jobs
         self.models = RegisteredModels(self.layout)
         self.in_use = InUse[Path]()
-        self._workers = ServerWorkers(catalog, options=options, layout=self.layout, settings=self.settings)
+        self.workers = ServerWorkers(catalog, options=options, layout=self.layout, settings=self.settings)
         self._served = ServedModels(
             self.models,
-            workers=self._workers,
+            workers=self.workers,
             catalog=catalog,
             settings=self.settings,
             may_commit=may_commit,
@@ -174,7 +84,7 @@ class Control:
             wait=self.settings.call,
         )
         runner = JobRunner(
-            self.models,
+            models=self.models,
             served_models=self._served,
             catalog=catalog,
             ledger=ledger,
@@ -183,7 +93,7 @@ class Control:
         )
         self.jobs = self._queue(runner, job_table or JobStore(self.layout.jobs_file))
         self.deletions = ModelDeletions(
-            self.models,
+            models=self.models,
             served_models=self._served,
             catalog=catalog,
             imports=self.imports,
@@ -192,9 +102,7 @@ class Control:
         )
         self.retention = SampleRetention(ledger, models=self.models, jobs=self.jobs, settings=self.settings)
         self.jobs.after_step.append(self.retention.after_step)
-        self._serving: asyncio.Task[None] | None = None
-        self.unserved: dict[str, str] = {}
-        """Why each model or base that was to be served from the start is not, by its name."""
+        self._startup = StartupServing(self._served, catalog.expected)
 
     def _queue(self, runner: JobRunner, table: JobTable) -> TrainingJobs:
         return TrainingJobs(
@@ -212,7 +120,8 @@ class Control:
 
         Raises ConfigurationError for a name in the settings that is no model's.
         """
-        bases, models = self._named_bases(), self._named_models()
+        bases = {base.name: base for base in map(resolve_base, self.settings.base_models)}
+        models = named_models(self.settings, self.models)
         self.catalog.load_missing = self._served.load_missing
         for left in self.layout.removed_dirs():
             await asyncio.to_thread(shutil.rmtree, left)
@@ -227,22 +136,15 @@ class Control:
                     job.model,
                     job.model,
                 )
-        for base in bases:
-            self.catalog.expected.add_base(base.name, *base.aliases)
-        for model in models:
-            self.catalog.expected.add(model.project, model.name)
-        if bases or models:
-            self._serving = asyncio.create_task(self._serve(bases, models))
+        self._startup.begin(list(bases.values()), models)
 
     async def close(self) -> None:
         """End jobs and workers. Unfinished jobs stay in the table."""
-        if self._serving is not None:
-            self._serving.cancel()
-            await asyncio.gather(self._serving, return_exceptions=True)
+        await self._startup.close()
         await self.retention.close()
         await self.jobs.close()
         await self._served.close()
-        await self._workers.close()
+        await self.workers.close()
 
     async def register(self, request: RegisterRequest, *, resume: bool = False) -> ModelInfo:
         """Make a model known, start its workers, serve its newest step. Idempotent.
@@ -313,7 +215,7 @@ class Control:
         """Returns what `/health` shows the operator: the state of each worker (`up`, `restarting`, `failed`
         or `new`), what is not served, and how large the ledger was after the last step.
         """
-        known = {"workers": self._workers.health(), "unserved": self.unserved}
+        known = {"workers": self.workers.health(), "unserved": self._startup.unserved}
         if self._cluster is not None:
             known["cluster"] = self._cluster.health()
         return known | {"ledger": size} if (size := self.retention.described()) else known
@@ -332,48 +234,11 @@ class Control:
         await asyncio.to_thread(self._cluster.drained.change, node.id, drained=not request.undo)
         if request.undo:
             return DrainNodeReply(node=node.address, moved=[])
-        return DrainNodeReply(node=node.address, moved=await self._workers.leave_node(node.address))
-
-    def running_engines(self) -> dict[str, tuple[int, list[tuple[int, str, str]]]]:
-        """Returns for each base model the number of its replicas, and URL and key of those that answer."""
-        return self._workers.running_engines()
+        return DrainNodeReply(node=node.address, moved=await self.workers.leave_node(node.address))
 
     async def counts(self) -> ControlCounts:
         """Jobs by state, each worker, requests that wait for one. Raises: JobStoreError, DiskError."""
         jobs = await self.jobs.store.counts()
         return ControlCounts(
-            jobs=jobs, workers=self._workers.counts(), on_hold=self._workers.requests_on_hold()
+            jobs=jobs, workers=self.workers.counts(), on_hold=self.workers.requests_on_hold()
         )
-
-    def _named_bases(self) -> list[BaseModel]:
-        named = map(resolve_base, self.settings.base_models)
-        return list({base.name: base for base in named}.values())
-
-    def _named_models(self) -> list[Registration]:
-        known = {model.key: model for model in self.models.list_models()}
-        if not self.settings.models:
-            return list(known.values()) if self.settings.serve_registered else []
-        if unknown := [name for name in self.settings.models if name not in known]:
-            raise ConfigurationError(
-                f"{unknown[0]!r} is no model of {self.layout.data_dir}: "
-                + (did_you_mean(unknown[0], known) or f"it has {', '.join(known) or 'none'}")
-            )
-        return [known[name] for name in dict.fromkeys(self.settings.models)]
-
-    async def _serve(self, bases: Sequence[BaseModel], models: Sequence[Registration]) -> None:
-        """One that cannot be served keeps no other from it."""
-        expected = self.catalog.expected
-        for base in bases:
-            await self._serve_one(base.name, self._served.ensure_base_served(base))
-            expected.end_base(base.name, *base.aliases)
-        for model in models:
-            await self._serve_one(model.key, self._served.ensure_served(model))
-            expected.end(model.project, model.name)
-
-    async def _serve_one(self, name: str, serving: Awaitable[object]) -> None:
-        try:
-            await serving
-            _log.info("%s is served", name)
-        except ARTError as error:
-            self.unserved[name] = str(error)
-            _log.error("%s cannot be served: %s", name, error)

@@ -217,7 +217,7 @@ async def _controller(
                 key=key,
                 catalog=catalog,
                 models=control.models,
-                engines=control.running_engines,
+                engines=control.workers.running_engines,
             )
             return [publishing]
 

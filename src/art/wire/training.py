@@ -157,8 +157,8 @@ the loss had it, after KL penalties, GAE or a teacher. ratio: to the sampler or 
 algorithm's level. clipped: the loss's clip acted on it. masked: a mismatch mask dropped it."""
 
 TOKEN_FILE = "tokens.safetensors"
-"""The file in `steps/<step>/` of the model's folder, the step being the one that was made. It has the columns of
-`TOKEN_COLUMNS`, and `PLACE_COLUMNS`; in the metadata `header`: the JSON of a `TokenFileHeader`."""
+"""The file in `steps/<step>/` of the model's folder, the step being the one that was made. It has the columns
+of `TOKEN_COLUMNS`, and `PLACE_COLUMNS`; in the metadata `header`: the JSON of a `TokenFileHeader`."""
 
 PLACE_COLUMNS = ("rollout", "sample", "place")
 """Unsigned integers as narrow as they can be: indices into the header's lists, and the token's place in its

@@ -1,1 +1,1 @@
-"""What programs for older releases import and the loop does not need: aggregates of logs, their charts."""
+"""What programs for older releases import and the loop does not need: logs as tables, small functions."""

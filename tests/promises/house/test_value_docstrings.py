@@ -11,7 +11,10 @@ import pytest
 from figures import SOURCE, TREES, nodes
 
 NO_SUBJECT = frozenset(
-    "After Among As Before Behind Beside Between By For From In Not Of So Told Under Until Up With Without".split()
+    (
+        "After Among As Before Behind Beside Between By For From In Not Of So "
+        "Told Under Until Up With Without"
+    ).split()
 )
 
 

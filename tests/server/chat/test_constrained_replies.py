@@ -15,7 +15,7 @@ from live import Live, run_gateway
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from art.engine.builtin.engine import BuiltinEngine
-from art.openai import get_guided_completion_params
+from art.guided_completion import get_guided_completion_params
 from art.rendering.registry import create_chat_renderer
 from art.wire.engine import BuiltinOptions
 

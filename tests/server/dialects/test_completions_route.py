@@ -11,7 +11,7 @@ from scripted_engine import Script
 
 from art.engine.protocol import GenerateRequest
 from art.errors import RequestError
-from art.server.jobs.train_job import HttpTeacher
+from art.server.jobs.http_teacher import HttpTeacher
 from art.server.settings import TeacherSettings
 from art.wire.algorithm import TeacherSpec
 from art.wire.rollouts import ROLLOUT_HEADER

@@ -19,7 +19,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from art import errors
 from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
 from art.batch.build import build_batch, scored_paths, with_teacher
-from art.server.jobs.train_job import HttpTeacher
+from art.server.jobs.http_teacher import HttpTeacher
 from art.server.settings import ServerSettings, TeacherSettings, resolve_teacher
 from art.wire.algorithm import TeacherSpec
 from serving import serving_in_a_thread

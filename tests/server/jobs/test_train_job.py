@@ -15,8 +15,9 @@ from art.batch.build import build_batch
 from art.batch.encode import decode_batch, encode_batch
 from art.errors import RequestError
 from art.server.checkpoints.checkpoints import Checkpoints
+from art.server.checkpoints.reference_adapter import reference_folder
 from art.server.jobs.batch_plot import plot_batch
-from art.server.jobs.train_job import rate_factor, reference_folder
+from art.server.jobs.learning_rate import rate_factor
 from art.server.jobs.train_rows import check_origin, group_rows, judge_figures, one_seed_groups
 from art.server.ledger.schema import SampleRecord
 from art.wire.algorithm import Algorithm, KlSpec, TeacherSpec, UpdatesSpec

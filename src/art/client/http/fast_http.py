@@ -29,7 +29,7 @@ from pydantic import BaseModel, ValidationError
 
 from art.client.http.connection import TIMEOUT_S, PerLoop, file_budget
 from art.errors import ConfigurationError
-from art.trajectories import current_rollout
+from art.rollout_tasks import current_rollout
 from art.wire.rollouts import ROLLOUT_HEADER
 
 MAX_HEAD_BYTES = 65_536

@@ -22,7 +22,8 @@ from art.client.http.connection import CONNECT_S, TIMEOUT_S, PerLoop, file_budge
 from art.client.http.fast_http import Lane, Revive, complete_over_lane, lane_to, request_head
 from art.client.recording.capture import Listener, current_listener, listening, note_call
 from art.client.recording.captured_reply import read_completion, watch_body
-from art.trajectories import current_rollout, get_messages
+from art.rollout_tasks import current_rollout
+from art.trajectories import get_messages
 from art.types import sample_id
 from art.wire.nested import deep_merge
 from art.wire.rollouts import ROLLOUT_HEADER, SAMPLE_FIELD

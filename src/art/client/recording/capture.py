@@ -26,7 +26,8 @@ from pydantic import BaseModel
 from art.client.recording.captured_reply import read_completion, watch_body
 from art.client.recording.recorder import Recorder
 from art.errors import NoTrajectoryError
-from art.trajectories import Trajectory, rollout_scope
+from art.rollout_tasks import rollout_scope
+from art.trajectories import Trajectory
 from art.wire.rollouts import CALL_NOTE, ObservedCompletion
 
 if TYPE_CHECKING:

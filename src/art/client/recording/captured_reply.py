@@ -15,6 +15,8 @@ from typing import Any
 from openai.types.chat import ChatCompletion
 from pydantic import ValidationError
 
+from art.streamed_completion import update_chat_completion
+
 log = logging.getLogger(__name__)
 
 
@@ -27,13 +29,26 @@ def read_completion(body: bytes, *, streamed: bool) -> ChatCompletion | None:
     if not streamed:
         whole = _loaded(body)
         return _completion(whole) if whole is not None and _choices(whole) else None
-    reply = StreamedReply()
+    reply, complete = ChatCompletion.construct(object="chat.completion", choices=[]), False
     for chunk in _events(body):
         if chunk is None:
-            reply.finish()
+            complete = True
         else:
-            reply.add(chunk)
-    return reply.completion()
+            update_chat_completion(reply, {**chunk, "choices": _choices(chunk)})
+    return _completion(_reply_fields(reply, complete=complete)) if reply.choices else None
+
+
+def _reply_fields(reply: ChatCompletion, *, complete: bool) -> dict[str, Any]:
+    """The fields of a streamed reply, without gaps in the numbers of its calls."""
+    fields = reply.model_dump(warnings=False)
+    for choice in fields["choices"]:
+        if complete:
+            choice["finish_reason"] = choice["finish_reason"] or "stop"
+        message = choice["message"]
+        if calls := message.get("tool_calls"):
+            kept = [call for call in calls if call["id"] or any(call["function"].values())]
+            message.update(tool_calls=kept or None, content=message["content"] or None)
+    return fields
 
 
 def _completion(fields: dict[str, Any]) -> ChatCompletion:
@@ -72,105 +87,6 @@ def _loaded(text: bytes) -> dict[str, Any] | None:
 def _choices(fields: dict[str, Any]) -> list[dict[str, Any]]:
     choices = fields.get("choices")
     return [item for item in choices if isinstance(item, dict)] if isinstance(choices, list) else []
-
-
-class StreamedReply:
-    """A completion in the making. Texts stay in pieces to the end, so long replies cost no more a token."""
-
-    def __init__(self) -> None:
-        self._fields: dict[str, Any] = {}
-        self._choices: dict[int, _StreamedChoice] = {}
-
-    def add(self, chunk: dict[str, Any]) -> None:
-        """Take in one chunk."""
-        for part in _choices(chunk):
-            self._choices.setdefault(part.get("index") or 0, _StreamedChoice()).add(part)
-        self._fields |= {key: value for key, value in chunk.items() if key != "choices" and value is not None}
-
-    def finish(self) -> None:
-        """Ends the reply after the server has sent all of it."""
-        for choice in self._choices.values():
-            choice.finish()
-
-    def completion(self) -> ChatCompletion | None:
-        """The completion as far as it came; None without any choice."""
-        if not self._choices:
-            return None
-        choices = [choice.assembled(index) for index, choice in sorted(self._choices.items())]
-        return _completion({**self._fields, "object": "chat.completion", "choices": choices})
-
-
-class _StreamedChoice:
-    def __init__(self) -> None:
-        self._fields: dict[str, Any] = {"finish_reason": None}
-        self._message = _Pieces()
-        self._calls: dict[int, _Pieces] = {}
-        self._functions: dict[int, _Pieces] = {}
-        self._old_call = _Pieces()
-        self._logprobs = _Pieces()
-
-    def add(self, part: dict[str, Any]) -> None:
-        delta = dict(part.get("delta") or {})
-        for position, call in enumerate(delta.pop("tool_calls", None) or ()):
-            index = call.get("index", position)
-            self._calls.setdefault(index, _Pieces()).add(
-                {key: value for key, value in call.items() if key not in {"function", "index"}}
-            )
-            self._functions.setdefault(index, _Pieces()).add(call.get("function") or {})
-        self._old_call.add(delta.pop("function_call", None) or {})
-        self._message.add(delta)
-        self._logprobs.add(part.get("logprobs") or {})
-        for key, value in part.items():
-            if key not in {"delta", "logprobs", "index"} and value is not None:
-                self._fields[key] = value
-
-    def finish(self) -> None:
-        """Finishes the choice with its reason or, without one, by itself."""
-        self._fields["finish_reason"] = self._fields["finish_reason"] or "stop"
-
-    def assembled(self, index: int) -> dict[str, Any]:
-        message = {"role": "assistant", "content": None, **self._message.assembled()}
-        if self._calls:
-            message["tool_calls"] = [
-                {"type": "function", **self._calls[i].assembled(), "function": self._functions[i].assembled()}
-                for i in sorted(self._calls)
-            ]
-            message["content"] = message["content"] or None
-        if old_call := self._old_call.assembled():
-            message["function_call"] = old_call
-        logprobs = self._logprobs.assembled()
-        return {
-            "index": index,
-            **self._fields,
-            "message": message,
-            "logprobs": {"content": None, "refusal": None, **logprobs} if logprobs else None,
-        }
-
-
-class _Pieces:
-    """Fields that come in pieces: texts and lists are put together, of anything else the last one counts."""
-
-    _WHOLE = frozenset({"role", "id", "type"})
-    """Texts that come at once; some servers repeat them in every chunk, and names too."""
-
-    def __init__(self) -> None:
-        self._pieces: dict[str, list[Any]] = {}
-
-    def add(self, fields: dict[str, Any]) -> None:
-        for key, value in fields.items():
-            if value is not None:
-                self._pieces.setdefault(key, []).append(value)
-
-    def assembled(self) -> dict[str, Any]:
-        return {key: self._joined(key, pieces) for key, pieces in self._pieces.items()}
-
-    def _joined(self, key: str, pieces: list[Any]) -> Any:
-        repeated = key in self._WHOLE or (key == "name" and len(set(pieces)) == 1)
-        if not repeated and all(isinstance(piece, str) for piece in pieces):
-            return "".join(pieces)
-        if all(isinstance(piece, list) for piece in pieces):
-            return [item for piece in pieces for item in piece]
-        return pieces[-1]
 
 
 BodyReader = Callable[[bytes], None]

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from art.errors import ConfigurationError
 from art.process.failures import ForgivenFailures
+from art.rollout_tasks import in_rollout
 from art.runs.pipeline.pipeline_state import PipelineState, RolloutPace
-from art.trajectories import Trajectory, TrajectoryGroup, in_rollout
+from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import no_trajectory
 
 if TYPE_CHECKING:

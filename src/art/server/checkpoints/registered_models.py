@@ -97,7 +97,7 @@ class RegisteredModels:
     """The registered models of a data folder."""
 
     def __init__(self, layout: DataLayout) -> None:
-        self._layout = layout
+        self.layout = layout
         self._models: dict[tuple[str, str], Registration] = {}
         for path in layout.registration_files():
             found = _read(path)
@@ -135,10 +135,10 @@ class RegisteredModels:
             lora=request.lora,
             seed=request.seed,
             **{name: getattr(request, name) for name in SERVING},
-            removals=_count(self._layout.removals_file(request.project, request.name)),
-            origin=_text(self._layout.origin_file(request.project, request.name)),
+            removals=_count(self.layout.removals_file(request.project, request.name)),
+            origin=_text(self.layout.origin_file(request.project, request.name)),
         )
-        path = self._layout.registration_file(request.project, request.name)
+        path = self.layout.registration_file(request.project, request.name)
         known = self._models.get((request.project, request.name))
         if known is None:
             write_whole(path, wanted.model_dump_json(indent=2))
@@ -168,11 +168,11 @@ class RegisteredModels:
 
     def note_origin(self, project: str, name: str, origin: str) -> None:
         """Keep where a model's first checkpoint was forked from, also of one that is registered later."""
-        write_whole(self._layout.origin_file(project, name), origin)
+        write_whole(self.layout.origin_file(project, name), origin)
         known = self._models.get((project, name))
         if known is not None and known.origin != origin:
             known = known.model_copy(update={"origin": origin})
-            write_whole(self._layout.registration_file(project, name), known.model_dump_json(indent=2))
+            write_whole(self.layout.registration_file(project, name), known.model_dump_json(indent=2))
             self._models[project, name] = known
 
     def forget(self, model: Registration) -> Path | None:
@@ -181,17 +181,17 @@ class RegisteredModels:
         The record of its steps goes with them, a client's files beside them stay. A crash in the middle
         leaves a model without checkpoints.
         """
-        folder = self._layout.checkpoints_dir(model.project, model.name)
-        doomed = self._layout.removed_dir(model.project, model.name)
-        write_whole(self._layout.removals_file(model.project, model.name), str(model.removals + 1))
-        self._layout.origin_file(model.project, model.name).unlink(missing_ok=True)
+        folder = self.layout.checkpoints_dir(model.project, model.name)
+        doomed = self.layout.removed_dir(model.project, model.name)
+        write_whole(self.layout.removals_file(model.project, model.name), str(model.removals + 1))
+        self.layout.origin_file(model.project, model.name).unlink(missing_ok=True)
         if folder.exists():
             folder.rename(doomed)
         records = self.checkpoints(model).records
         if records.exists():
             make_private_folder(doomed)
             records.rename(doomed / records.name)
-        self._layout.registration_file(model.project, model.name).unlink()
+        self.layout.registration_file(model.project, model.name).unlink()
         flush(folder.parent)
         del self._models[model.project, model.name]
         return doomed if doomed.exists() else None
@@ -203,7 +203,7 @@ class RegisteredModels:
         """Returns the checkpoints of a model that need not be registered. Raises RequestError (400) for an
         invalid name.
         """
-        return Checkpoints(self._layout.checkpoints_dir(project, name))
+        return Checkpoints(self.layout.checkpoints_dir(project, name))
 
     def describe(self, model: Registration, inference_name: str) -> ModelInfo:
         """Returns the description of a model that is served as `inference_name`."""

@@ -24,12 +24,9 @@ from art.errors import RequestError, TrainingError
 from art.rendering.chat_renderer import ChatRenderer, Message, Tool
 from art.server.chat.messages import read_messages, read_tools
 from art.server.checkpoints.canary import Canary, canary_rows
-from art.server.jobs.job_table import TrainingJob
 from art.server.jobs.step_job import StepJob
-from art.server.ledger.face import SampleLedger
 from art.server.ledger.schema import SampleRecord
 from art.server.ledger.stitching import BRIDGE_REFUSED, NO_NEW_MESSAGE, Conversation, speaker_of, tools_key
-from art.server.promotion.promote import Progress, ServedModel
 from art.server.tenancy import tenant_of
 from art.server.workers.trainer_worker import TrainedModel
 from art.wire.jobs import BalanceSheet, SftConversation, SftJobRequest, TrainResultInfo
@@ -213,30 +210,19 @@ class _Update:
     rate: float
 
 
+@dataclass(eq=False, kw_only=True)
 class SftJob(StepJob):
     """Trains one step on what the assistant says in conversations."""
 
     kind = "sft"
+    request: SftJobRequest
+    max_length: int
+    """Tokens of the longest conversation that the model can see."""
 
-    def __init__(
-        self,
-        job: TrainingJob,
-        request: SftJobRequest,
-        *,
-        served: ServedModel,
-        progress: Progress,
-        ledger: SampleLedger,
-        renderer: ChatRenderer,
-        max_length: int,
-    ) -> None:
-        """`max_length`: tokens of the longest conversation that the model can see."""
-        super().__init__(job, served=served, progress=progress)
-        self.request = request
-        self.ledger = ledger
-        self.renderer = renderer
-        self.max_length = max_length
+    def __post_init__(self) -> None:
+        model = self.served.model.base_model
         self._sheet = BalanceSheet()
-        self._speaker = speaker_of(served.model.base_model, tenant_of(job.project), renderer)
+        self._speaker = speaker_of(model, tenant_of(self.job.project), self.renderer)
         self._seen: set[int] = set()
         self._cut = 0
         self._update_metrics: list[dict[str, float]] = []

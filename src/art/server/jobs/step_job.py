@@ -5,29 +5,33 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
 from art.errors import ARTError, RequestError
+from art.rendering.chat_renderer import ChatRenderer
 from art.server.checkpoints.canary import Canary, canary_rows
 from art.server.checkpoints.checkpoints import JobNote
 from art.server.jobs.job_table import TrainingJob
+from art.server.ledger.face import SampleLedger
 from art.server.promotion.promote import Progress, Promotion, ServedModel
 from art.server.workers.trainer_worker import TrainedModel
 from art.wire.jobs import BalanceSheet, TrainResultInfo
 from art.wire.training import TrainingKind
 
 
+@dataclass(eq=False, kw_only=True)
 class StepJob(ABC):
     """Runs a job of one model. Running it again after a crash at any point gives the same step once."""
 
-    def __init__(self, job: TrainingJob, *, served: ServedModel, progress: Progress) -> None:
-        self.job = job
-        self.served = served
-        self.progress = progress
-
     kind: ClassVar[TrainingKind]
     """What the step learns from."""
+    job: TrainingJob
+    served: ServedModel
+    progress: Progress
+    ledger: SampleLedger
+    renderer: ChatRenderer
 
     @abstractmethod
     async def run(self) -> TrainResultInfo:

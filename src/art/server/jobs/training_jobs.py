@@ -32,12 +32,13 @@ from art.errors import (
 )
 from art.process.in_use import InUse
 from art.server.catalog import Catalog
+from art.server.checkpoints.reference_adapter import reference_folder
 from art.server.checkpoints.registered_models import RegisteredModels
 from art.server.jobs.job_store import JobQueue
 from art.server.jobs.job_table import JobRequest, JobStoreError, JobTable, QueuedJob, TrainingJob
 from art.server.jobs.sft_job import SftJob
 from art.server.jobs.step_job import StepJob, job_error_code
-from art.server.jobs.train_job import TrainJob, reference_folder
+from art.server.jobs.train_job import TrainJob
 from art.server.ledger.face import SampleLedger
 from art.server.promotion.promote import Progress, ServedModel, ServedModels
 from art.server.settings import ControlSettings, TeacherSettings
@@ -332,32 +333,23 @@ def _as_worker_error(error: Exception, expired: bool, deadline: float) -> Worker
     return WorkerStalledError(what)
 
 
+@dataclass(frozen=True, kw_only=True)
 class JobRunner:
     """Runs what `TrainingJobs` queues."""
 
-    def __init__(
-        self,
-        models: RegisteredModels,
-        *,
-        served_models: ServedModels,
-        catalog: Catalog,
-        ledger: SampleLedger,
-        teachers: TeacherSettings,
-        in_use: InUse[Path],
-    ) -> None:
-        self._models = models
-        self._served = served_models
-        self._catalog = catalog
-        self._ledger = ledger
-        self._teachers = teachers
-        self._in_use = in_use
+    models: RegisteredModels
+    served_models: ServedModels
+    catalog: Catalog
+    ledger: SampleLedger
+    teachers: TeacherSettings
+    in_use: InUse[Path]
 
     async def run(self, job: TrainingJob, progress: Progress) -> TrainResultInfo:
         """Raises subclasses of ARTError by name. After a worker failed it may be run again."""
-        served = await self._served.ensure_served(self._models.get(job.project, job.name))
+        served = await self.served_models.ensure_served(self.models.get(job.project, job.name))
         async with served.its_turn():
             try:
-                with self._in_use.using(_reference_of(job, served)), served.clock.part("prepare"):
+                with self.in_use.using(_reference_of(job, served)), served.clock.part("prepare"):
                     return await self._step_job(job, served, progress).run()
             except BaseException:
                 # The trainer may hold a step that was never committed.
@@ -368,7 +360,7 @@ class JobRunner:
 
     async def worker_failed(self, job: TrainingJob, error: WorkerError) -> None:
         """An attempt failed with its worker: wait for the restart."""
-        served = self._served.opened.get(job.model)
+        served = self.served_models.opened.get(job.model)
         if served is None:
             return
         try:
@@ -377,25 +369,26 @@ class JobRunner:
             _log.error("workers of %s did not come back: %s", served.workers.base.name, failure)
 
     def _step_job(self, job: TrainingJob, served: ServedModel, progress: Progress) -> StepJob:
-        serving = self._catalog.served_as(job.project, job.name, served.model.base_model)
-        if isinstance(job.request, SftJobRequest):
+        serving = self.catalog.served_as(job.project, job.name, served.model.base_model)
+        request = job.request
+        if isinstance(request, SftJobRequest):
             return SftJob(
-                job,
-                job.request,
+                job=job,
+                request=request,
                 served=served,
                 progress=progress,
-                ledger=self._ledger,
+                ledger=self.ledger,
                 renderer=serving.renderer,
                 max_length=serving.max_context,
             )
         return TrainJob(
-            job,
-            job.request,
+            job=job,
+            request=request,
             served=served,
-            ledger=self._ledger,
-            renderer=serving.renderer,
             progress=progress,
-            teachers=self._teachers,
+            ledger=self.ledger,
+            renderer=serving.renderer,
+            teachers=self.teachers,
         )
 
 

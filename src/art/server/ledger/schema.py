@@ -118,9 +118,9 @@ MIGRATE = {
     5: "ALTER TABLE samples ADD COLUMN candidates BLOB;",
     6: _IMAGES,
 }
-"""The statements from each older version to the next. Before there were tenants every sample was the operator's. Rows that
-are older than the checksum have none, and are taken as they are. Of older samples nobody knows the
-candidates."""
+"""The statements from each older version to the next. Before there were tenants every sample was the
+operator's. Rows that are older than the checksum have none, and are taken as they are. The candidates of
+older samples are not known."""
 
 Statement = tuple[str, tuple[Any, ...]]
 """SQL and its values."""

@@ -38,6 +38,8 @@ from art.wire.models import (
 )
 from art.wire.records import Strict, first_flaw
 
+_SMALLER_SFT = "; train in several calls, such as one for each chunk of create_sft_dataset_iterator"
+
 
 def checkpoint_routes(control: Control) -> list[BaseRoute]:
     """Returns the checkpoint routes, to be mounted behind the key check."""
@@ -79,9 +81,6 @@ def checkpoint_routes(control: Control) -> list[BaseRoute]:
         Route(f"{MODEL_ROUTE}/fork", fork, methods=["POST"]),
         Route(f"{MODEL_ROUTE}/adopt", adopt, methods=["POST"]),
     ]
-
-
-_SMALLER_SFT = "; train in several calls, such as one for each chunk of create_sft_dataset_iterator"
 
 
 def control_routes(control: Control) -> list[BaseRoute]:
@@ -173,33 +172,24 @@ def _read_listing(request: Request) -> JobListing:
     try:
         return JobListing.model_validate(dict(request.query_params))
     except ValidationError as error:
-        raise RequestError(
-            f"the list of jobs cannot be asked for so: {first_flaw(error)}",
-            status=400,
-            code="invalid_request",
-            param=str(error.errors()[0]["loc"][0]),
-        ) from error
+        problem = f"the list of jobs cannot be asked for so: {first_flaw(error)}"
+        raise _refused(problem, str(error.errors()[0]["loc"][0])) from error
 
 
 def _read_resume(request: Request) -> bool:
     text = request.query_params.get(RESUME, "false")
     if text not in ("true", "false"):
-        raise RequestError(
-            f"{RESUME}={text!r}: say true to let the model's unfinished jobs go on, or false",
-            status=400,
-            code="invalid_request",
-            param=RESUME,
-        )
+        problem = f"{RESUME}={text!r}: say true to let the model's unfinished jobs go on, or false"
+        raise _refused(problem, RESUME)
     return text == "true"
 
 
 def _read_after(request: Request) -> int:
     text = request.query_params.get("after", "0")
     if not (text.isascii() and text.isdigit()):
-        raise RequestError(
-            f"after={text!r} is no event number; use the last number you saw, or 0",
-            status=400,
-            code="invalid_request",
-            param="after",
-        )
+        raise _refused(f"after={text!r} is no event number; use the last number you saw, or 0", "after")
     return int(text)
+
+
+def _refused(problem: str, param: str) -> RequestError:
+    return RequestError(problem, status=400, code="invalid_request", param=param)
