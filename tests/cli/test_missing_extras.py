@@ -41,6 +41,7 @@ def without_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.extension
 @pytest.mark.usefixtures("without_server")
 @pytest.mark.parametrize(
     "verb", ["quickstart", "serve", "run", "audit-model art/nano", "chat art/nano --once hi"]
@@ -59,6 +60,7 @@ def test_a_local_backend_names_the_extra_and_the_remote_one() -> None:
     assert "art.RemoteBackend(" in str(refused.value)
 
 
+@pytest.mark.extension
 @pytest.mark.usefixtures("without_server")
 def test_an_export_names_the_extra_of_the_merge_and_of_the_push(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

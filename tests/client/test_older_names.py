@@ -64,6 +64,7 @@ async def test_a_lease_pins_the_step_in_its_context_alone(
     assert await task == ["agent@2", "agent@2", "agent@1", "agent@7", "agent"]
 
 
+@pytest.mark.extension
 async def test_a_leased_step_is_neither_deleted_nor_unloaded(
     backend: art.RemoteBackend, double: Double, model: art.TrainableModel
 ) -> None:
@@ -76,6 +77,7 @@ async def test_a_leased_step_is_neither_deleted_nor_unloaded(
     assert await backend.prune_model_adapters(model, retain_steps=set()) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.extension
 async def test_the_step_and_the_endpoint_by_their_older_names(
     backend: art.RemoteBackend, double: Double, model: art.TrainableModel
 ) -> None:

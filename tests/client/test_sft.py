@@ -129,6 +129,7 @@ async def test_one_call_is_one_step_and_one_row_of_the_log(
         await model.train_sft([talk(YES)], _config={"beta": 1})
 
 
+@pytest.mark.extension
 async def test_older_callers_get_the_metrics_of_a_step(
     backend: art.RemoteBackend, model: art.TrainableModel
 ) -> None:

@@ -289,6 +289,7 @@ async def play(endpoint: LlmServer, name: str, **options: Any) -> art.Trajectory
     return await environment.rollout(model, environment.scenarios("train")[0])
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize(
     ("world", "words"),
     [
@@ -303,6 +304,7 @@ async def test_a_failure_of_the_environment_names_it(endpoint: LlmServer, world:
         await play(endpoint, f"gymnasium:worlds:{world}")
 
 
+@pytest.mark.extension
 async def test_an_environment_that_hangs_fails_one_rollout_of_a_group(endpoint: LlmServer) -> None:
     hangs = play(endpoint, "gymnasium:worlds:HangsInStep", deadline_s=0.05)
     plays = play(endpoint, "gymnasium:worlds:Guess")
@@ -312,11 +314,13 @@ async def test_an_environment_that_hangs_fails_one_rollout_of_a_group(endpoint: 
     assert [one.metrics["right"] for one in group] == [1.0]
 
 
+@pytest.mark.extension
 async def test_a_reset_without_a_seed_is_refused_with_the_remedy(endpoint: LlmServer) -> None:
     with pytest.raises(ConfigurationError, match=r"takes no seed.*write reset\(self, \*, seed=None"):
         await play(endpoint, "gymnasium:worlds:TakesNoSeed")
 
 
+@pytest.mark.extension
 async def test_what_a_request_is_given_arrives(endpoint: LlmServer) -> None:
     environment = find_environment(
         "gymnasium:worlds:Guess", request={"stop": ["\n"]}, system_prompt="Guess well."
@@ -356,6 +360,7 @@ def test_a_wrong_name_or_option_is_refused_with_what_is_known() -> None:
         )
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize(
     ("name", "extra", "module"),
     [

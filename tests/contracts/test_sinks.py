@@ -66,6 +66,7 @@ def test_each_tracker_has_a_reader() -> None:
     assert READERS.keys() | APART == extension_points(SINK).keys()
 
 
+@pytest.mark.extension
 async def test_the_numbers_of_a_row_are_read_back(tmp_path: Path, name: str) -> None:
     model = model_of(tmp_path, name)
     await model.log([art.TrajectoryGroup([art.Trajectory(reward=reward) for reward in (1.0, 0.0)])], step=3)
@@ -77,6 +78,7 @@ async def test_the_numbers_of_a_row_are_read_back(tmp_path: Path, name: str) -> 
     assert "val/broken" not in found
 
 
+@pytest.mark.extension
 async def test_two_models_are_apart(tmp_path: Path, name: str) -> None:
     one, two = model_of(tmp_path, name), model_of(tmp_path, name, name="other")
     await one.log(metrics={"acc": 1.0}, step=0)
@@ -106,6 +108,7 @@ def test_a_killed_program_loses_no_row_and_the_next_goes_on(tmp_path: Path, name
     assert found["val/acc"] == {step: float(step) for step in range(5)}
 
 
+@pytest.mark.extension
 async def test_texts_that_want_to_be_something_else_are_kept(tmp_path: Path, name: str) -> None:
     hostile = "</script><script>alert(1)</script>\n# a title\u202e\0"
     model = model_of(tmp_path, name)

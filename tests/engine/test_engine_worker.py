@@ -281,6 +281,7 @@ def test_unknown_engines_and_options_list_the_known_ones() -> None:
     assert engine_options("builtin", {"max_running": 3}) == BuiltinOptions(max_running=3)
 
 
+@pytest.mark.extension
 def test_an_engine_without_quantized_bases_says_so_before_it_starts() -> None:
     for bits in (4, 8, 16):
         check_bits("builtin", bits)

@@ -236,6 +236,7 @@ async def test_a_function_of_the_user_that_fails_is_no_verdict() -> None:
         assert isinstance(reward, Unscored) and "KeyError: 'truth'" in reward.reason
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_number_of_processes_is_at_least_one(number: int) -> None:
     with pytest.raises(ConfigurationError, match=f"at_once={number}: at least 1 process"):

@@ -10,7 +10,6 @@ import pytest
 
 import art
 from art.client.options.learning_rates import Leg
-from art.errors import ConfigurationError
 from art.runs.environment_run import EnvironmentSettings
 from art.runs.folder import JudgedRunFolder, StepRow
 from art.types import TrainResult
@@ -56,20 +55,6 @@ def test_a_step_that_trained_nothing_says_0_and_without_a_sheet_nobody_knows() -
     some = {**fates, "data/sheet/trained_rollouts": 3.0}
     assert row(1).with_result(TrainResult(1, some), seconds=1.0).trained == 3
     assert row(1).with_result(TrainResult(1, {}), seconds=1.0).trained is None
-
-
-def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
-    folder, settings = JudgedRunFolder(tmp_path / "run"), EnvironmentSettings()
-    assert not folder.open({"of": "x"}, settings)
-    folder.save_run({**(folder.run() or {}), "prepared": "abc"})
-    more = EnvironmentSettings(epochs=9, steps=100, concurrency=1, max_failed=0.0, timeout=1.0)
-    assert folder.open({"of": "x"}, more)
-    run = folder.run() or {}
-    assert run["prepared"] == "abc" and run["settings"]["epochs"] == 9
-    with pytest.raises(ConfigurationError, match="has of='x', not 'y'; give this one another name"):
-        folder.open({"of": "y"}, settings)
-    with pytest.raises(ConfigurationError, match="group_size=5, but the run was started with 4"):
-        folder.open({"of": "x"}, EnvironmentSettings(group_size=5))
 
 
 def test_a_run_that_is_given_more_steps_goes_on_at_the_rate_it_had_reached(tmp_path: Path) -> None:

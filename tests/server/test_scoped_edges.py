@@ -98,6 +98,7 @@ async def test_a_closed_rollout_is_closed_whatever_is_asked_for(
             assert (await http.post("/art/rollouts", json=asked)).status_code == 410
 
 
+@pytest.mark.extension
 async def test_either_header_may_have_the_key(live: Live, model: art.TrainableModel) -> None:
     """An environment with a token for Anthropic itself: its clients send both."""
     async with art.rollout(model) as r, httpx.AsyncClient(base_url=live.url) as http:

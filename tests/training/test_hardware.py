@@ -63,6 +63,7 @@ def test_the_bits_of_a_name_are_those_of_the_plan() -> None:
     assert plan_hardware("art/nano#4bit").needed < plan_hardware("art/nano").needed
 
 
+@pytest.mark.extension
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at most 1024 tokens; --context is 4096"):
         plan_hardware("art/nano", context=4096)

@@ -55,6 +55,7 @@ async def test_the_token_comes_from_a_variable(guarded: str, monkeypatch: pytest
         assert refused.exit_code == 1 and "HTTP status 401" in refused.stderr
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize("value", ["two\nlines", "\u0442\u0435\u0441\u0442", "  "])
 def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(
     value: str, monkeypatch: pytest.MonkeyPatch

@@ -43,3 +43,17 @@ def test_a_run_with_older_names_of_settings_goes_on(tmp_path: Path) -> None:
     folder.save_run({"settings": older})
     again = folder.settings(TrainSettings, "art/nano-mcp", {"test_attempts": 3, "difficulty_rollouts": 1})
     assert folder.open({}, again) and (again.eval_group_size, again.difficulty_rollouts) == (3, 1)
+
+
+def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
+    folder, settings = JudgedRunFolder(tmp_path / "run"), AutoRLSettings()
+    assert not folder.open({"of": "x"}, settings)
+    folder.save_run({**(folder.run() or {}), "prepared": "abc"})
+    more = AutoRLSettings(epochs=9, steps=100, concurrency=1, max_failed=0.0, timeout=1.0)
+    assert folder.open({"of": "x"}, more)
+    run = folder.run() or {}
+    assert run["prepared"] == "abc" and run["settings"]["epochs"] == 9
+    with pytest.raises(ConfigurationError, match="has of='x', not 'y'; give this one another name"):
+        folder.open({"of": "y"}, settings)
+    with pytest.raises(ConfigurationError, match="group_size=5, but the run was started with 4"):
+        folder.open({"of": "x"}, AutoRLSettings(group_size=5))

@@ -74,6 +74,7 @@ async def test_chat_completions(agent: Live, stream: bool) -> None:
     await check_turns(agent)
 
 
+@pytest.mark.extension
 async def test_responses(agent: Live) -> None:
     tools: list[Any] = [{"type": "function", "name": "read", "parameters": SCHEMA, "strict": False}]
     reply = await agent.client.responses.create(model="player", input="hi", tools=tools)
@@ -92,6 +93,7 @@ async def test_responses(agent: Live) -> None:
     await check_turns(agent)
 
 
+@pytest.mark.extension
 async def test_anthropic_messages(agent: Live) -> None:
     asked: dict[str, Any] = {
         "model": "player",

@@ -252,6 +252,7 @@ async def test_the_body_of_vllm_s_load_tool_is_served(live: Live, path: str) -> 
     assert reply.status_code == 200 and '"completion_tokens":2' in reply.text, reply.text
 
 
+@pytest.mark.extension
 async def test_name_step_means_the_step_in_every_dialect(live: Live) -> None:
     """As upstream's servers spell it."""
     async with asking(live) as client:

@@ -73,6 +73,7 @@ async def test_scores_of_an_adapter_that_could_not_be_loaded_are_forgotten(tmp_p
     assert not workers._checked
 
 
+@pytest.mark.extension
 async def test_a_quantized_base_that_cannot_be_loaded_is_refused_before_a_worker_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
