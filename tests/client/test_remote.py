@@ -262,7 +262,7 @@ async def test_groups_that_have_not_run_are_refused(registered):
     pending = art.TrajectoryGroup([rollout()])
     with pytest.raises(TypeError, match="gather"):
         await registered.train([pending])
-    pending.close()
+    pending.close_unstarted()
 
 
 async def test_the_algorithm_and_a_rate_left_to_the_literature_are_sent(registered, backend, double: Double):

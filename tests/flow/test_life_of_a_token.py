@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "internals" / "life-of-a-token.md"
 
 def test_every_station_links_to_a_file_that_exists() -> None:
     links = re.findall(r"\]\(([^)]+)\)", PAGE.read_text())
-    assert len(links) == 11
+    assert len(links) == 17
     missing = [link for link in links if not (PAGE.parent / link).resolve().exists()]
     assert not missing, missing
 

@@ -6,4 +6,4 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[2] / "client"))
 sys.path.append(str(Path(__file__).parents[2] / "tracking"))
 
-from backend_fixtures import backend, double, server  # noqa: F401  fixtures
+from backend_fixtures import backend, double, model, server  # noqa: F401  fixtures

@@ -19,6 +19,7 @@ from art.tracking.sinks.registry import deliveries
 from art.tracking.step_record import read_rollouts
 from art.wire.rollouts import CALL_NOTE
 from art_extensions.testing import LlmServer, TruthfulJudge
+from waiting import until
 
 S = 1_000_000_000
 CONVENTIONS = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
@@ -306,7 +307,8 @@ async def test_a_step_of_more_spans_than_a_request_is_sent_whole(
         for number in range(40)
     ]
     await model_in(tmp_path).log([art.TrajectoryGroup(many)], step=0)
-    assert len(collector.named("chat")) == 1_200 and len(collector.named("invoke_agent")) == 40
+    await until(lambda: len(collector.named("chat")) == 1_200)
+    assert len(collector.named("invoke_agent")) == 40
 
 
 async def ask(model: art.TrainableModel, reward: float) -> art.Trajectory:

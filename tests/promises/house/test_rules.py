@@ -15,7 +15,12 @@ ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "art"
 EXTENSIONS = ROOT / "src" / "art_extensions"
 ENVIRONMENT_READERS = (SOURCE / "server" / "settings.py", SOURCE / "process" / "environment.py")
-TORCH_ROOMS = (SOURCE / "training", SOURCE / "engine" / "builtin", EXTENSIONS / "cluster")
+TORCH_ROOMS = (
+    SOURCE / "training",
+    SOURCE / "engine" / "builtin",
+    EXTENSIONS / "cluster",
+    EXTENSIONS / "gguf",
+)
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
 KNOTTED_LIBRARIES = {
     "bitsandbytes",

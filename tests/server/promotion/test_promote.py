@@ -215,7 +215,9 @@ class Job(StepJob):
 
     def __init__(self, it: ServedModel, opened: Trained) -> None:
         job = cast(TrainingJob, SimpleNamespace(job_id=f"job-{opened.step + 1}", model=MODEL.key))
-        super().__init__(job, served=it, progress=ignore_progress)
+        super().__init__(
+            job=job, served=it, progress=ignore_progress, ledger=cast(Any, None), renderer=cast(Any, None)
+        )
         self.opened = opened
 
     async def run(self) -> TrainResultInfo:
