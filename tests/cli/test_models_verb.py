@@ -85,7 +85,7 @@ def test_the_card_of_a_base_is_printed_and_a_base_without_one_says_where_it_is(t
     for name, told in (
         ("Qwen/Qwen3-0.6B", "https://huggingface.co/Qwen/Qwen3-0.6B"),
         ("art/nano-wrds", "did you mean 'art/nano-words'?"),
-        ("art/smollm2", "`art audit-model art/smollm2` converts it"),
+        ("art/smollm2", "`art audit-model art/smollm2` makes a folder of it"),
     ):
         code, _, said = run("card", name, HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path))
         assert code == 2 and told in said.replace("\n", " "), said

@@ -107,7 +107,7 @@ async def run(path: Path, point: str, *, answers: bool = True) -> list[str]:
     judge = FunctionReward(lambda trajectory: 0.5, name="half")
     training = TrainingRun(
         folder=folder,
-        rollouts=Good(model, EnvironmentSettings(steps=3, groups_per_step=1)),
+        rollouts=Good(model, EnvironmentSettings(steps=3, groups_per_step=1, group_size=4)),
         train=["a", "b"],
         test=["c"],
         judge=judge,

@@ -9,7 +9,7 @@ import pytest
 from figures import nodes
 
 SOURCE = Path(__file__).parents[3] / "src"
-EXTENSIONS = ("langgraph", "logs", "postgres", "publish", "sandbox", "scenarios", "sinks", "ui")
+EXTENSIONS = ("gguf", "langgraph", "logs", "postgres", "publish", "sandbox", "scenarios", "sinks", "ui")
 ROOMS = (
     *(f"art_extensions/{room}" for room in EXTENSIONS),
     *(f"art/{room}" for room in ("client", "rewards", "runs", "server", "tracking", "training")),
