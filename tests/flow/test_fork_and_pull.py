@@ -92,7 +92,8 @@ async def test_a_fork_goes_on_exactly_like_the_original(tmp_path: Path) -> None:
 async def test_a_pulled_model_goes_on_exactly_elsewhere(tmp_path: Path) -> None:
     bucket, model = f"file://{tmp_path}/bucket", trainable("agent", _internal_config=CONFIG)
     async with art.LocalBackend(path=tmp_path / "a") as backend:
-        await backend._experimental_pull_from_s3(model, s3_bucket=bucket)  # a first run: nothing is there
+        with pytest.warns(DeprecationWarning, match="is an older name"):
+            await backend._experimental_pull_from_s3(model, s3_bucket=bucket)  # a first run: nothing is there
         await model.register(backend)
         for step in range(2):
             await train(model, step)
@@ -100,7 +101,8 @@ async def test_a_pulled_model_goes_on_exactly_elsewhere(tmp_path: Path) -> None:
         assert await train(model, 2) == 3  # it goes on here
     again = trainable("agent", _internal_config=CONFIG)
     async with art.LocalBackend(path=tmp_path / "b") as backend:
-        await backend._experimental_pull_from_s3(again, s3_bucket=bucket, prefix="runs")
+        with pytest.warns(DeprecationWarning, match="is an older name"):
+            await backend._experimental_pull_from_s3(again, s3_bucket=bucket, prefix="runs")
         await again.register(backend)
         assert await again.get_step() == 2 and await train(again, 2) == 3
         assert step_of(tmp_path / "b", again, 3) == step_of(tmp_path / "a", model, 3)

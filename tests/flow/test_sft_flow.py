@@ -204,7 +204,7 @@ async def test_an_update_is_that_of_transformers_on_its_own_rendering(tmp_path: 
     loss.backward()
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
     optimizer.step()
-    assert result.metrics["loss/train"] == pytest.approx(float(loss), rel=1e-5)
+    assert result.metrics["loss/train"] == pytest.approx(loss.item(), rel=1e-5)
     theirs.save_pretrained(tmp_path / "theirs")
     wanted = load_file(tmp_path / "theirs" / "adapter_model.safetensors")
     before = load_file(folder / "0000" / "adapter_model.safetensors")

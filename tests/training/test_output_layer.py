@@ -41,11 +41,11 @@ def test_the_trainers_logprobs_are_those_of_the_float32_product(config: PreTrain
     found_N, entropy_N = target_logprobs(made.head, hidden_ND, rows_N, ids_N)
     expected_NV = exact(hidden_ND, weight_VD).log_softmax(-1)
     assert found_N.dtype == torch.float32
-    assert float((found_N - expected_NV[rows_N, ids_N]).abs().max()) < 1e-5
-    assert float((entropy_N + (expected_NV.exp() * expected_NV).sum(-1)).abs().max()) < 1e-4
+    assert (found_N - expected_NV[rows_N, ids_N]).abs().max().item() < 1e-5
+    assert (entropy_N + (expected_NV.exp() * expected_NV).sum(-1)).abs().max().item() < 1e-4
     # What the layer's own product gives is another thing.
     rounded_NV = torch.nn.functional.linear(hidden_ND, weight_VD).float().log_softmax(-1)
-    assert float((rounded_NV - expected_NV)[rows_N, ids_N].abs().max()) > 1e-3
+    assert (rounded_NV - expected_NV)[rows_N, ids_N].abs().max().item() > 1e-3
 
     slope_N = torch.linspace(-1, 1, 40)
     (got,) = torch.autograd.grad((found_N * slope_N).sum(), hidden_ND)
@@ -84,7 +84,7 @@ def test_a_family_that_caps_its_logits_caps_them_in_float32() -> None:
     made = causal_lm(config, "eager", torch.bfloat16)
     hidden_ND = hidden_states(SHAPE["hidden_size"])
     wanted = 5 * (exact(hidden_ND, made.get_output_embeddings().weight) / 5).tanh()
-    assert float((LogitHead(made)(hidden_ND) - wanted).abs().max()) < 1e-5
+    assert (LogitHead(made)(hidden_ND) - wanted).abs().max().item() < 1e-5
 
 
 def forwarded(model: CausalModel, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
