@@ -70,7 +70,7 @@ async def test_with_an_address_any_name_is_sent_as_it_is() -> None:
         ("o3", "no provider before a slash"),
         ("openai/o3", "set OPENAI_API_KEY"),
         ("hosted_vllm/x", "HOSTED_VLLM_BASE_URL"),
-        ("litellm/bedrock/x", re.escape(install_command("litellm"))),
+        pytest.param("litellm/bedrock/x", re.escape(install_command("litellm")), marks=pytest.mark.extension),
         ("", "such as 'openai/o3'"),
         (7, "no model that can be asked"),
     ],

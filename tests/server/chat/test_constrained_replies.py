@@ -15,7 +15,6 @@ from live import Live, run_gateway
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from art.engine.builtin.engine import BuiltinEngine
-from art.guided_completion import get_guided_completion_params
 from art.rendering.registry import create_chat_renderer
 from art.wire.engine import BuiltinOptions
 
@@ -216,8 +215,11 @@ async def test_a_deep_schema_is_refused(live: Live) -> None:
         await ask(live, extra_body={"guided_json": json.dumps(schema)})
 
 
+@pytest.mark.extension
 async def test_a_teacher_s_turn_is_said_by_the_student(live: Live) -> None:
     """Self-play distillation: what the teacher said is the only thing that the student can say."""
+    from art.guided_completion import get_guided_completion_params
+
     words = await ask(live, extra_body={"guided_choice": ["I have read it."]}, n=1)
     call = await ask(live, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
     for teacher in (words, call):
