@@ -163,7 +163,7 @@ def test_updates_are_those_of_plain_rows_in_transformers() -> None:
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        assert told["loss/train"] == pytest.approx(float(loss), rel=1e-9)
+        assert told["loss/train"] == pytest.approx(loss.item(), rel=1e-9)
     for name, one in weights(made).items():
         assert torch.allclose(one, stock.parameters(MODEL)[name], rtol=1e-7, atol=1e-10), name
 

@@ -10,18 +10,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from art.engine import nano_models
 from art.errors import ConfigurationError, did_you_mean
-from art.extensions import MODEL, load_extension, load_extensions
+from art.extensions import MODEL, Tell, load_extension, load_extensions
 from art.wire.records import HUB, Bits, quantized_name, split_bits
-
-Tell = Callable[[str], None]
-"""Is called with each phase of making a folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +119,7 @@ def resolve_base(name: str) -> BaseModel:
         )
     if name in nano_models.NAMES:
         return _shipped(name)
-    here, sources = is_folder(name), model_sources()
+    sources = model_sources()
     for source in sources.values():
         if (made := source.resolve(name)) is not None:
             return made
@@ -130,7 +127,7 @@ def resolve_base(name: str) -> BaseModel:
         known = [*nano_models.NAMES, *(other for source in sources.values() for other in source.names)]
         hint = did_you_mean(name, known)
         raise ConfigurationError(f"unknown model {name!r}{hint and f', {hint}'}; ART has {', '.join(known)}")
-    if here:
+    if is_folder(name):
         folder = str(Path(name).expanduser().resolve())
         return BaseModel(name=folder, source=folder)
     if name.startswith(HUB) or Path(name).expanduser().is_file():

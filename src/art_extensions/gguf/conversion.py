@@ -19,8 +19,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from art.engine.base_models import Tell
 from art.errors import ARTError, DeadlineError, DiskError, MissingExtraError, extra_needed
+from art.extensions import Tell
 from art.process.files import disk_error, flush, free_bytes, take_lock, write_flushed
 from art.process.imports import import_lock
 from art.wire.records import flaws_without_values

@@ -8,8 +8,8 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from art.engine.base_models import Tell
 from art.errors import ConfigurationError, DeadlineError, extra_needed
+from art.extensions import Tell
 from art.process.files import disk_error, disk_trouble
 from art.process.imports import import_lock
 from art.wire.records import HUB

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from art.engine.base_models import BaseModel, MadeFolder, Tell
+from art.engine.base_models import BaseModel, MadeFolder, local_folder
 from art.errors import (
     ConfigurationError,
     DeadlineError,
@@ -22,6 +22,7 @@ from art.errors import (
     WorkerDiedError,
     require_extra,
 )
+from art.extensions import Tell
 from art.process.imports import import_lock
 from art.process.runtimes import end_process
 from art_extensions.gguf.cache import find_converted, gguf_cache, list_converted
@@ -57,7 +58,38 @@ class GgufSource:
         return find_converted(source)
 
     async def make_folder(self, source: str, tell: Tell) -> Path:
-        return await convert_apart(source, tell)
+        """Has a process of its own convert the file; see `ModelSource.make_folder`."""
+        require_extra("local", f"base_model {source!r}")
+        require_extra("smollm2", f"base_model {source!r}, a GGUF file,")
+        request = ConversionRequest(source=source, cache=str(gguf_cache()), patience_s=CONVERT_S)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "art.process.child", MODULE),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_LONGEST_LINE,
+        )
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        last = deque[str](maxlen=_TAIL)
+        watching = asyncio.create_task(_keep_last(process.stderr, last))
+        try:
+            async with asyncio.timeout(3 * CONVERT_S):
+                process.stdin.write(request.model_dump_json().encode() + b"\n")
+                reply = await _read_reply(process.stdout, tell)
+                await process.wait()
+                await watching
+        except TimeoutError as error:
+            raise DeadlineError(f"converting {source} took longer than {3 * CONVERT_S:g} s") from error
+        finally:
+            watching.cancel()
+            await end_process(process)
+        if reply is None:
+            words = "\n".join(last) or "it may have run out of memory"
+            raise WorkerDiedError(f"converting {source} ended with exit code {process.returncode}: {words}")
+        if reply.error is not None:
+            raise _ERRORS[reply.kind](reply.error)
+        assert reply.folder is not None
+        return Path(reply.folder)
 
     def read_config(self, source: str, tell: Tell) -> Any:
         """Returns what the file's header says. A file that is here is not converted for it."""
@@ -70,49 +102,13 @@ class GgufSource:
         file = find_file(source, tell).path
         if file is not None:
             return read_config(read_header(file))
-        folder = find_converted(source) or asyncio.run(convert_apart(source, tell))
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
+        return AutoConfig.from_pretrained(local_folder(source, tell), local_files_only=True)
 
     def list_folders(self) -> Sequence[MadeFolder]:
         return list_converted()
 
 
 GGUF = GgufSource()
-
-
-async def convert_apart(source: str, tell: Tell) -> Path:
-    """Returns the folder, which a process of its own makes. Raises what `ModelSource.make_folder` raises."""
-    require_extra("local", f"base_model {source!r}")
-    require_extra("smollm2", f"base_model {source!r}, a GGUF file,")
-    request = ConversionRequest(source=source, cache=str(gguf_cache()), patience_s=CONVERT_S)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "art.process.child", MODULE),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=_LONGEST_LINE,
-    )
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    last = deque[str](maxlen=_TAIL)
-    watching = asyncio.create_task(_keep_last(process.stderr, last))
-    try:
-        async with asyncio.timeout(3 * CONVERT_S):
-            process.stdin.write(request.model_dump_json().encode() + b"\n")
-            reply = await _read_reply(process.stdout, tell)
-            await process.wait()
-            await watching
-    except TimeoutError as error:
-        raise DeadlineError(f"converting {source} took longer than {3 * CONVERT_S:g} s") from error
-    finally:
-        watching.cancel()
-        await end_process(process)
-    if reply is None:
-        words = "\n".join(last) or "it may have run out of memory"
-        raise WorkerDiedError(f"converting {source} ended with exit code {process.returncode}: {words}")
-    if reply.error is not None:
-        raise _ERRORS[reply.kind](reply.error)
-    assert reply.folder is not None
-    return Path(reply.folder)
 
 
 async def _read_reply(stream: asyncio.StreamReader, tell: Tell) -> ConversionReply | None:

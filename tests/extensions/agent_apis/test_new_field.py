@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from dialect_bodies import DIALECTS
+from source_files import files_that_name
 
 import art
 from art.errors import RequestError
@@ -101,10 +101,6 @@ def test_a_new_field_is_one_line_for_check_refusal_and_document(
 
 @pytest.mark.parametrize("name", ["best_of", "return_tokens_as_token_ids", "stop_sequences"])
 def test_a_field_of_one_dialect_or_two_stands_in_at_most_four_files(name: str) -> None:
-    files = {
-        path.relative_to(SOURCE).as_posix()
-        for path in SOURCE.rglob("*.py")
-        if re.search(rf"\b{name}\b", path.read_text(encoding="utf-8"))
-    }
+    files = files_that_name(name, SOURCE)
     server = {path for path in files if path.startswith(("art/server/", "art_extensions/agent_apis/"))}
     assert server and len(server) <= 4 and "art/server/routes/openapi_schemas.py" not in server, server

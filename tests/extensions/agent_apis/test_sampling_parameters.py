@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from source_files import files_that_name
 
 import art
 
@@ -30,10 +30,6 @@ def test_a_new_parameter_is_one_line_for_requests_document_engines_ledger_and_tr
 
 @pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repetition_penalty"])
 def test_a_parameter_stands_in_at_most_four_files(name: str) -> None:
-    files = {
-        path.relative_to(SOURCE).as_posix()
-        for path in SOURCE.rglob("*.py")
-        if re.search(rf"\b{name}\b", path.read_text(encoding="utf-8"))
-    }
+    files = files_that_name(name, SOURCE)
     own = {path for path in files if not path.startswith(OTHERS_WORDS)}
     assert "wire/sampling.py" in own and len(own) <= 4, own

@@ -31,7 +31,7 @@ from art.tracking.progress import open_progress
 from art.tracking.trajectory_migration import auto_migrate_on_register
 from art.types import LocalTrainResult
 from art.wire.jobs import TrainResultInfo
-from art.wire.models import AdoptReply, AdoptRequest, ModelSummary
+from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE, AdoptReply, AdoptRequest, ModelSummary
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _OLDER = "art_extensions.compat.checkpoint_methods"
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+ADAPTER_FILES = (ADAPTER_CONFIG_FILE, ADAPTER_FILE)
 """What PEFT writes."""
 
 

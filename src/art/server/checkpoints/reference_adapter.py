@@ -7,6 +7,7 @@ from pathlib import Path
 from art.errors import RequestError
 from art.server.checkpoints.checkpoints import Checkpoints
 from art.wire.algorithm import Algorithm
+from art.wire.models import ADAPTER_CONFIG_FILE
 
 REFERENCES = Path("server") / "references"
 """Below the data folder: adapters from elsewhere, put there by whoever may write to it."""
@@ -50,9 +51,9 @@ def _adapter(path: str, checkpoints: Checkpoints) -> str:
             code="reference_not_allowed",
             param="algorithm.kl.path",
         )
-    if not (folder / "adapter_config.json").is_file():
+    if not (folder / ADAPTER_CONFIG_FILE).is_file():
         raise RequestError(
-            f"algorithm.kl.path = {path!r} is no folder of a LoRA: it has no adapter_config.json",
+            f"algorithm.kl.path = {path!r} is no folder of a LoRA: it has no {ADAPTER_CONFIG_FILE}",
             status=404,
             code="reference_not_found",
             param="algorithm.kl.path",
