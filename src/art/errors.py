@@ -329,6 +329,10 @@ class RolloutsFailedError(TrainingError):
     """All rollouts of the step failed, so there is no trajectory."""
 
 
+class GradientsLostError(TrainingError):
+    """A batch or a step counts on gradients that the trainer does not hold, or on another step."""
+
+
 class TokenMismatchError(ARTError, ValueError):
     """Ids or logprobs of a sample do not fit what was sampled."""
 

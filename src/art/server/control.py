@@ -14,6 +14,7 @@ from typing import Any
 from art.engine.base_models import resolve_base
 from art.errors import NotFoundError, RequestError
 from art.process.in_use import InUse
+from art.server.added_gradients import AddedGradients
 from art.server.catalog import Catalog
 from art.server.checkpoints.registered_models import (
     RegisteredModels,
@@ -91,6 +92,7 @@ class Control:
             teachers=teachers or TeacherSettings(),
             in_use=self.in_use,
         )
+        self.gradients = AddedGradients(models=self.models, served_models=self._served)
         self.jobs = self._queue(runner, job_table or JobStore(self.layout.jobs_file))
         self.deletions = ModelDeletions(
             models=self.models,

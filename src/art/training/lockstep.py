@@ -21,7 +21,15 @@ from art.errors import ARTError, WorkerError
 from art.training.ranks.group import RankGroup, join_ranks, open_store
 from art.training.tally import Progress
 from art.training.trainer import Trainer
-from art.wire.training import LoraSpec, ProbeReply, ProbeRequest, RankSpec, TrainRequest
+from art.wire.training import (
+    LoraSpec,
+    ProbeReply,
+    ProbeRequest,
+    RankSpec,
+    StepReply,
+    StepRequest,
+    TrainRequest,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -51,6 +59,11 @@ class LeadingTrainer(Trainer):
         self.ranks.announce({"call": "train"}, encode_arrays(tree, entries, request))
         with self.ranks.agree():
             return super().train(tree, entries, request, progress)
+
+    def step(self, request: StepRequest) -> StepReply:
+        self._announce("step", asked=request.model_dump(mode="json"))
+        with self.ranks.agree():
+            return super().step(request)
 
     def score(self, name: str, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         self._announce("score", model=name, rows=[list(row) for row in rows])
@@ -125,6 +138,7 @@ def follow(trainer: Trainer) -> None:
         "close": lambda trainer, asked: trainer.close(asked["model"]),
         "score": lambda trainer, asked: trainer.score(asked["model"], asked["rows"]),
         "probe": _probe,
+        "step": lambda trainer, asked: trainer.step(StepRequest.model_validate(asked["asked"])),
     }
     while True:
         command, body = trainer.ranks.next_command()

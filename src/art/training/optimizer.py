@@ -10,7 +10,8 @@ cookbook's `get_lr`, 2025.) Other families take Qwen's e, the cautious one for s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,35 @@ def has_gradient(optimizer: torch.optim.Optimizer) -> bool:
     """Returns whether any parameter would be moved by more than its momentum and its decay."""
     gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
     return any(gradient is not None and bool(gradient.any()) for gradient in gradients)
+
+
+def has_finite_gradient(optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether no gradient holds NaN or infinity."""
+    gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
+    return all(gradient is None or bool(gradient.isfinite().all()) for gradient in gradients)
+
+
+@contextmanager
+def earlier_gradients(optimizer: torch.optim.Optimizer, *, keep_new: bool) -> Iterator[None]:
+    """Takes away the gradients that are held for as long as the block runs. Afterwards they are there again,
+    with those of the block added; without them when it raises, or where they are not to be kept.
+    """
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    held = [one.grad for one in parameters]
+    optimizer.zero_grad(set_to_none=True)
+    try:
+        yield
+        if keep_new:
+            held = [_sum(earlier, one.grad) for earlier, one in zip(held, parameters, strict=True)]
+    finally:
+        for parameter, gradient in zip(parameters, held, strict=True):
+            parameter.grad = gradient
+
+
+def _sum(earlier: torch.Tensor | None, new: torch.Tensor | None) -> torch.Tensor | None:
+    if earlier is None or new is None:
+        return new if earlier is None else earlier
+    return new.add_(earlier)
 
 
 def step_optimizer(

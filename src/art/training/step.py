@@ -2,6 +2,8 @@
 
     pack -> (a pass before the first update) -> advantages -> for each minibatch: gradient, clip, AdamW
 
+A program with a loop of its own asks for gradients batch by batch (`add_gradients`), and then for the update.
+
 With several ranks each of them makes the same plan, computes its share of the micro-batches, and makes the
 same update of the sum of all gradients (`art.training.ranks`).
 
@@ -11,7 +13,8 @@ Letters: E = loss entries.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -19,6 +22,7 @@ import torch
 
 from art.batch.algorithms.facts import needs_first_pass, needs_reference, needs_sequences, update_count
 from art.batch.batch_types import LossEntries, TokenTree
+from art.errors import TrainingError
 from art.training.critic import Critic
 from art.training.device_memory import HalfBudgetRetry
 from art.training.distributions import Distributions, follow_constraints, follow_penalties
@@ -34,7 +38,15 @@ from art.training.minibatches import (
     normalizer_of,
     take_entries,
 )
-from art.training.optimizer import DropoutDraws, get_rng, has_gradient, set_rng, step_optimizer
+from art.training.optimizer import (
+    DropoutDraws,
+    earlier_gradients,
+    get_rng,
+    has_finite_gradient,
+    has_gradient,
+    set_rng,
+    step_optimizer,
+)
 from art.training.packing.runs import MicroBatch, Packing
 from art.training.policy import EntryScores, Policy
 from art.training.ranks.deal import Dealer, Share
@@ -76,29 +88,46 @@ def train_step(
     step = _Step(learner, tree, entries, request, token_budget)
     updates = minibatches(entries, request.algorithm.updates)
     found = step.prepare()
-    record = TokenRecord(
-        entries.logprob_E,
-        step.columns.sampled_E,
-        updates[: len(updates) // request.algorithm.updates.epochs],
-        all_columns=request.records_tokens,
-    )
+    record = step.record(updates[: len(updates) // request.algorithm.updates.epochs])
     tally = Tally(len(updates), progress, record)
     for rows_E in updates:
-        for attempt in step.attempts():
-            with attempt as budget:
-                share = step.begin_update(rows_E, tally, budget)
-                with step.ranks.agree():
-                    for number, micro in share.micro_batches:
-                        step.draws.seed(number)
-                        # Without a name: where memory ends, nothing holds it.
-                        step.loss(micro, tally).backward()
-                        tally.report_progress()
-                    step.keep_pace(share)
-        step.add_up(tally)
+        step.gradient(rows_E, tally)
         with step.ranks.agree():
             tally.updated(step.update(learning_rate, tally))
     record.complete(step.ranks)
     return {**tally.metrics(learning_rate), **found}, record.arrays(step.columns.advantage_E)
+
+
+def add_gradients(
+    learner: Learner,
+    tree: TokenTree,
+    entries: LossEntries,
+    request: TrainRequest,
+    *,
+    token_budget: int,
+    progress: Progress = lambda done, total: None,
+) -> tuple[dict[str, float], TokenColumns | None]:
+    """Adds a batch's gradient to the one that the parameters hold, or, where the request says so, only scores
+    the batch. Nothing moves. Returns what `train_step` returns.
+
+    Raises TrainingError, and leaves the gradient that was held, when loss or gradient are not finite, or
+    when memory runs out at half the budget too.
+    """
+    step = _Step(learner, tree, entries, request, token_budget)
+    everything = np.arange(len(entries), dtype=np.int64)
+    found = step.prepare()
+    record = step.record([everything])
+    tally = Tally(1, progress, record)
+    with earlier_gradients(learner.optimizer, keep_new=request.gradient == "add"):
+        step.gradient(everything, tally, backward=request.gradient == "add")
+        if not math.isfinite(tally.loss) or not has_finite_gradient(learner.optimizer):
+            raise TrainingError(
+                f"The loss is {tally.loss!r}, or its gradient is not finite; the batch was left out. Look at "
+                "its advantages, weights and logprobs."
+            )
+    tally.updated(None)
+    record.complete(step.ranks)
+    return {**tally.metrics(0.0), **found}, record.arrays(step.columns.advantage_E)
 
 
 class _Step:
@@ -180,6 +209,28 @@ class _Step:
         self.columns, self.entries, self.whole_normalizer = anew.columns, anew.entries, anew.normalizer
         return {**found, "data/masked_rollouts": float(len(masked))}
 
+    def record(self, updates: Sequence[Ints]) -> TokenRecord:
+        """Returns an empty record of the entries. updates: those of each update of the first epoch."""
+        return TokenRecord(
+            self.entries.logprob_E,
+            self.columns.sampled_E,
+            updates,
+            all_columns=self.request.records_tokens,
+        )
+
+    def gradient(self, rows_E: Ints, tally: Tally, *, backward: bool = True) -> None:
+        """Computes the gradient of one update, of all ranks; or only the loss."""
+        for attempt in self.attempts():
+            with attempt as budget, torch.set_grad_enabled(backward):
+                share = self.begin_update(rows_E, tally, budget)
+                with self.ranks.agree():
+                    for number, micro in share.micro_batches:
+                        self.draws.seed(number)
+                        self.accumulate(micro, tally, backward=backward)
+                        tally.report_progress()
+                    self.keep_pace(share, backward=backward)
+        self.add_up(tally)
+
     def begin_update(self, rows_E: Ints, tally: Tally, budget: int) -> Share:
         """This rank's micro-batches of one update, which begins, or begins again."""
         self.learner.optimizer.zero_grad(set_to_none=True)  # of a try that failed half way
@@ -194,10 +245,12 @@ class _Step:
             self.slopes_E = self._slopes(share, rows_E, tally)
         return share
 
-    def keep_pace(self, share: Share) -> None:
+    def keep_pace(self, share: Share, *, backward: bool = True) -> None:
         """Forwards as often as the other ranks do, where they gather the base together, and adds nothing."""
         for micro in share.padded:
-            (self.learner.policy.entry_scores(micro, self.drawn)[0].logprobs_E.sum() * 0.0).backward()
+            nothing = self.learner.policy.entry_scores(micro, self.drawn)[0].logprobs_E.sum() * 0.0
+            if backward:
+                nothing.backward()
         self.draws.end()
 
     def add_up(self, tally: Tally) -> None:
@@ -207,6 +260,12 @@ class _Step:
         sum_gradients(self.ranks, (one for group in groups for one in group["params"]))
         if self.learner.critic is not None:
             sum_gradients(self.ranks, self.learner.critic.parameters())
+
+    def accumulate(self, micro: MicroBatch, tally: Tally, *, backward: bool) -> None:
+        """Adds one micro-batch's gradient. A frame of its own: where memory ends, nothing holds the loss."""
+        loss = self.loss(micro, tally)
+        if backward:
+            loss.backward()
 
     def loss(self, micro: MicroBatch, tally: Tally) -> torch.Tensor:
         """One micro-batch's share of the loss, or, where the slopes are known, of what has its gradient."""
@@ -263,8 +322,9 @@ class _Step:
         )
         rows = torch.as_tensor(rows_E, device=first.logprobs_E.device)
         leaf_E = first.logprobs_E[rows].requires_grad_()
-        inputs = self._inputs(leaf_E, rows_E)
-        output = self.learner.loss(inputs)
+        with torch.enable_grad():
+            inputs = self._inputs(leaf_E, rows_E)
+            output = self.learner.loss(inputs)
         if self.ranks.is_leader:  # every rank has the same
             tally.add_loss(rows_E, inputs, output)
         slopes_E = torch.zeros_like(first.logprobs_E)

@@ -10,15 +10,23 @@ import copy
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from art.batch.algorithms.facts import update_count
 from art.batch.batch_types import LossEntries, TokenTree
-from art.errors import CheckpointError, ConfigurationError, NotFoundError, TokenMismatchError, TrainingError
+from art.errors import (
+    CheckpointError,
+    ConfigurationError,
+    GradientsLostError,
+    NotFoundError,
+    TokenMismatchError,
+    TrainingError,
+)
 from art.training.checkpoint import (
     OPTIMIZER_FILE,
     TokenizerFiles,
@@ -46,14 +54,24 @@ from art.training.optimizer import (
     seeded_rng,
     set_rng,
     spell_rng,
+    step_optimizer,
 )
 from art.training.policy import Policy
 from art.training.ranks.group import RankGroup
-from art.training.step import Learner, train_step
+from art.training.step import Learner, add_gradients, train_step
 from art.training.tally import Progress, TokenColumns
 from art.training.weights import Weights, probe_weights
 from art.wire.models import ManifestEntry
-from art.wire.training import RATE_BY_SIZE, LoraSpec, OptimizerSpec, ProbeReply, TrainingKind, TrainRequest
+from art.wire.training import (
+    RATE_BY_SIZE,
+    LoraSpec,
+    OptimizerSpec,
+    ProbeReply,
+    StepReply,
+    StepRequest,
+    TrainingKind,
+    TrainRequest,
+)
 
 
 @contextmanager
@@ -126,6 +144,8 @@ class OpenModel:
     step: int = 0
     update: int = 0
     """Updates of the step in the making; 0 between steps."""
+    batches: int = 0
+    """Those whose gradients the parameters hold, since the last step."""
     rng: Rng
     critic: Critic | None = None
     content: dict[str, ManifestEntry] | None = None
@@ -149,6 +169,11 @@ class OpenModel:
         """
         here = self.state(base_model, state.base_fingerprint).model_copy(update={"step": state.step})
         return not self.update and here == state and self.content == content_of(checkpoint)
+
+    def forget_gradients(self) -> None:
+        """Holds the gradient of no batch any more."""
+        self.batches = 0
+        self.optimizer.zero_grad(set_to_none=True)
 
     def save(self, folder: Path) -> list[str]:
         """Write everything but the weights; the files."""
@@ -221,6 +246,7 @@ class Trainer:
         opened = self._open.get(name)
         if opened is not None and state is not None and checkpoint is not None and opened.content is not None:
             if opened.differs_in_step_alone(state, checkpoint, self.policy.name):
+                opened.forget_gradients()
                 opened.step = state.step
                 return opened.step
         model = self._attach(lora, seed)
@@ -265,9 +291,11 @@ class Trainer:
         """
         self.check(tree, request, entries)
         model = self._model(request.model)
+        if request.gradient == "add" and request.update == 0:
+            model.forget_gradients()
         before, model.recorded, model.content = model.content, None, None
         with self.ranks.agree():
-            self._weights.activate(model.adapter, dropout=True)
+            self._weights.activate(model.adapter, dropout=request.gradient != "none")
             plan = self._planner.plan(
                 model.parameters.values(), longest=int(tree.depth_T.max()) + 1, stepped=model.step > 0
             )
@@ -276,26 +304,24 @@ class Trainer:
         self.policy.logit_rows = compute.logit_rows
         peak = MemoryPeak(self.policy.device)
         set_rng(model.rng)
-        learner = self._learner(model, request)
-        several = update_count(request.algorithm) > 1
-        if self.ranks.world > 1 and model.lora is not None:
-            several = True  # another rank may fail while it steps; a copy of all weights is too much for that
-        with (
-            fresh_moments(model.optimizer, when=request.kind != model.kind),
-            unchanged_on_failure(model.parameters, model.optimizer, learner.critic, several=several),
-        ):
-            metrics, columns = train_step(
-                learner,
-                tree,
-                entries,
-                request,
-                learning_rate=self._rate(model, request),
-                token_budget=min(plan.token_budget, compute.max_length or plan.token_budget),
-                progress=progress,
-            )
+        compute_batch = partial(
+            self._update if request.gradient == "step" else add_gradients,
+            self._learner(model, request),
+            tree,
+            entries,
+            request,
+            token_budget=min(plan.token_budget, compute.max_length or plan.token_budget),
+            progress=progress,
+        )
+        metrics, columns = compute_batch()
         model.recorded = None if columns is None else (request.step, columns)
         metrics |= {RATE_BY_SIZE: self._rate_by_size(model)} if request.kind == "rl" else {}
         metrics = {**metrics, **plan.metrics, "memory/peak_mb": peak.bytes() / MEGABYTE}
+        if request.gradient != "step":
+            model.content = before
+            if request.gradient == "add":
+                model.rng, model.batches = get_rng(), model.batches + 1
+            return metrics
         if not metrics["data/step_num_gradient_steps"]:
             model.content = before
             return metrics
@@ -305,6 +331,53 @@ class Trainer:
         else:
             model.update += 1
         return metrics
+
+    def _update(
+        self,
+        learner: Learner,
+        tree: TokenTree,
+        entries: LossEntries,
+        request: TrainRequest,
+        *,
+        token_budget: int,
+        progress: Progress,
+    ) -> tuple[dict[str, float], TokenColumns | None]:
+        """A batch's own update, which leaves everything as it was where it fails."""
+        model = self._model(request.model)
+        with (
+            fresh_moments(model.optimizer, when=request.kind != model.kind),
+            self._unchanged_on_failure(model, learner.critic, several=update_count(request.algorithm) > 1),
+        ):
+            return train_step(
+                learner,
+                tree,
+                entries,
+                request,
+                learning_rate=self._rate(model, request),
+                token_budget=token_budget,
+                progress=progress,
+            )
+
+    def _unchanged_on_failure(
+        self, model: OpenModel, critic: Critic | None = None, *, several: bool = False
+    ) -> AbstractContextManager[None]:
+        """Another rank may fail while this one steps; a copy of all weights is too much for that."""
+        several = several or (self.ranks.world > 1 and model.lora is not None)
+        return unchanged_on_failure(model.parameters, model.optimizer, critic, several=several)
+
+    def step(self, request: StepRequest) -> StepReply:
+        """Moves the weights by the gradients that are held, and holds none afterwards, whatever happens.
+
+        Raises NotFoundError (model is not open), TrainingError (it is at another step, holds another number
+        of batches, or their sum is not finite: the weights are as before).
+        """
+        model = self._model(request.model)
+        self._check_place(model, request.model, request.step, request.batches)
+        model.batches, model.recorded = 0, None
+        with self._unchanged_on_failure(model):
+            norm = step_optimizer(model.optimizer, request.optimizer, learning_rate=request.rate, loss=0.0)
+        model.spec, model.content, model.step = request.optimizer, None, model.step + 1
+        return StepReply(step=model.step, grad_norm=norm)
 
     def _agreed(self, plan: MemoryPlan) -> MemoryPlan:
         """The plan of the rank with the least memory: all cut the batch alike, and recompute layers alike."""
@@ -348,12 +421,11 @@ class Trainer:
         (unknown loss), TokenMismatchError (an id is outside the vocabulary, or nothing is trained).
         """
         model = self._model(request.model)
-        if request.step != model.step:
-            raise TrainingError(
-                f"{request.model!r} is at step {model.step}; this batch starts from step {request.step}. "
-                "Open the checkpoint of that step, or sample again."
-            )
-        if request.update != model.update:
+        if request.gradient == "step":
+            self._check_place(model, request.model, request.step, 0)
+        else:
+            self._check_place(model, request.model, request.step, request.update or model.batches)
+        if request.gradient == "step" and request.update != model.update:
             raise TrainingError(
                 f"{request.model!r} has had {model.update} updates of step {model.step}; this batch is "
                 f"number {request.update}. Open that step's checkpoint and send its batches in their order."
@@ -367,6 +439,20 @@ class Trainer:
         self._check_ids(least, int(tree.tokens_T.max()))
         if entries.candidates is not None and len(entries.candidates):
             self._check_ids(int(entries.candidates.id_J.min()), int(entries.candidates.id_J.max()))
+
+    @staticmethod
+    def _check_place(model: OpenModel, name: str, step: int, batches: int) -> None:
+        """Raises TrainingError where what was sent counts on another step, or on other gradients."""
+        if step != model.step:
+            raise TrainingError(
+                f"{name!r} is at step {model.step}; this batch starts from step {step}. "
+                "Open the checkpoint of that step, or sample again."
+            )
+        if batches != model.batches:
+            raise GradientsLostError(
+                f"{name!r} holds the gradients of {model.batches} batches at step {step}, not of {batches}: "
+                "send the batches since that step again, from the first."
+            )
 
     def token_columns(self, name: str, step: int) -> TokenColumns:
         """Returns the record of the loss entries of the newest batch, which started from this step. It may be

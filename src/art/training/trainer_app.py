@@ -42,6 +42,7 @@ from art.wire.training import (
     SaveRequest,
     ScoreReply,
     ScoreRequest,
+    StepRequest,
     TokensRequest,
     TrainerConfig,
     TrainerHealth,
@@ -81,7 +82,8 @@ class TrainerJob:
             LOG.warning("Step %d of %s failed", request.step, request.model, exc_info=error)
             self._publish(TrainEvent(type="error", message=f"{error}", code=type(error).__name__))
         else:
-            step = request.step + 1 if request.advance else request.step
+            moves = request.gradient == "step" and request.advance
+            step = request.step + 1 if moves else request.step
             self._publish(TrainEvent(type="result", step=step, metrics=metrics))
 
     def _publish(self, event: TrainEvent) -> None:
@@ -187,6 +189,12 @@ class TrainerRoutes:
             )
         return StreamingResponse(job.lines(), media_type="application/x-ndjson")
 
+    async def step(self, request: Request) -> Response:
+        asked = await _parse(StepRequest, request)
+        reply = await self._in_thread(lambda: self._trainer.step(asked))
+        self._forget_jobs(asked.model)
+        return _reply(reply)
+
     async def save(self, request: Request) -> Response:
         asked = await _parse(SaveRequest, request)
 
@@ -248,7 +256,7 @@ def make_app(
     """
     face = TrainerRoutes(trainer, thread, config, rendezvous)
     follows = config.gang is not None and config.gang.rank > 0
-    calls = (face.open, face.train, face.tokens, face.save, face.score, face.probe, face.close)
+    calls = (face.open, face.train, face.tokens, face.step, face.save, face.score, face.probe, face.close)
     posted = (face.found,) if follows else calls
     return Starlette(
         routes=[

@@ -149,6 +149,8 @@ class ForkRequest(Strict):
     """Exactly this one."""
     not_after: int | None = Field(default=None, ge=0)
     """The newest up to this one."""
+    weights_only: bool = False
+    """The adapter alone: the optimizer begins anew."""
 
 
 class ForkReply(Strict):

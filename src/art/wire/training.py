@@ -6,6 +6,7 @@ safetensors body. Its routes (all under a bearer key, loopback only):
     GET  /health            -> TrainerHealth
     POST /open              OpenRequest -> OpenReply            make or restore LoRA and optimizer of a model
     POST /train             safetensors (see BatchArrays)       -> one JSON object a line: TrainEvent
+    POST /step              StepRequest -> StepReply            move the weights by what is held
     POST /tokens            TokensRequest -> safetensors        the record of a batch's loss entries (below)
     POST /save              SaveRequest -> SaveReply            write a checkpoint folder that must not exist
     POST /score             ScoreRequest -> ScoreReply          logprobs of given ids: canary, parity gate
@@ -18,6 +19,10 @@ class in `art.errors`. A step that fails while it runs ends its stream with an `
 being that name; adapter and optimizer are unchanged. The same batch for the same (model, step, update)
 sent again, while it runs or after, gets the same events and trains nothing twice. A model in the middle
 of a step of several updates cannot be saved: open its checkpoint again to give the step up.
+
+A batch with `gradient` "add" moves nothing: its gradient is added to what is held of the batches before it,
+and `/step` moves the weights by the sum. One with `update` 0 begins anew. Gradients are in memory alone: a
+worker that starts again, or opens the model again, holds none, and refuses what counts on earlier batches.
 
 The batch is the token tree of all samples of a step (depth-first order, `end`, see
 docs/internals/architecture.md):
@@ -193,6 +198,10 @@ RATE_BY_SIZE = "loss/learning_rate_by_size"
 TrainingKind = Literal["rl", "sft"]
 """What a step learns from: rewards, or examples."""
 
+GradientUse = Literal["step", "add", "none"]
+"""What becomes of a batch's gradient. step: it moves the weights. add: it is held, and added to that of the
+batches before. none: the batch is only scored."""
+
 
 MaskedBy = Literal["builtin", "vllm-guidance"]
 """What decided which ids a constraint allowed. They differ in added tokens that the tokenizer does not call
@@ -247,9 +256,11 @@ class TrainRequest(Strict):
     step: int
     """The step this batch starts from; refused when the worker is at another one."""
     update: int = Field(default=0, ge=0)
-    """Its number among the batches that make up one step; refused when another one is next."""
+    """Its number among the batches that make up one step, or whose gradients are held; refused when another
+    one is next."""
     advance: bool = True
     """False: further batches of the same step follow, and the worker stays at `step`."""
+    gradient: GradientUse = "step"
     kind: TrainingKind = "rl"
     """When it is not that of the step before, AdamW starts with fresh moments: the size of another kind of
     gradient says nothing about this one's.
@@ -274,8 +285,38 @@ class TrainRequest(Strict):
 
     @property
     def records_tokens(self) -> bool:
-        """Returns whether the trainer records its loss entries: those of rewards, unless told not to."""
-        return self.kind == "rl" and self.compute.record_tokens != "none"
+        """Returns whether the trainer records its loss entries: those of rewards, unless told not to; and
+        always where that is all that a batch leaves behind.
+        """
+        return self.gradient != "step" or (self.kind == "rl" and self.compute.record_tokens != "none")
+
+    @model_serializer(mode="wrap")
+    def _leave_out_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Trainers of earlier releases refuse the name."""
+        said: dict[str, Any] = handler(self)
+        if said.get("gradient") == "step":
+            del said["gradient"]
+        return said
+
+
+class StepRequest(Strict):
+    """One update by the sum of the gradients that are held."""
+
+    model: str
+    step: int
+    """The step this update starts from; refused when the worker is at another one."""
+    batches: int = Field(ge=0)
+    """How many batches' gradients are held; refused when it is another number."""
+    optimizer: OptimizerSpec
+    rate: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """The learning rate."""
+
+
+class StepReply(Strict):
+    step: int
+    """The step that now exists in the worker's memory, not yet saved."""
+    grad_norm: float
+    """The norm of the sum before it was clipped."""
 
 
 class TokensRequest(Strict):

@@ -109,7 +109,8 @@ class CheckpointImports:
                     self._models.note_origin(project, name, f"{from_project}/{request.from_name}@{step}")
                     return ForkReply(step=step, checkpoint_path=str(target.path(step)))
             _refuse_own_steps(target, f"{project}/{name}")
-            write = {step: lambda: target.link(source.path(step), step)}
+            take = target.copy_adapter if request.weights_only else target.link
+            write = {step: lambda: take(source.path(step), step)}
             await self._arrive(project, name, write, set_aside=[step] if step in target.steps() else [])
             self._models.note_origin(project, name, f"{from_project}/{request.from_name}@{step}")
         _log.info("%s/%s is forked from %s/%s@%d", project, name, from_project, request.from_name, step)

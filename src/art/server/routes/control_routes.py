@@ -13,7 +13,9 @@ from starlette.routing import BaseRoute, Route
 from art.errors import RequestError
 from art.server.checkpoints.checkpoints import file_of, manifest_of
 from art.server.control import Control
+from art.server.http import read_bytes
 from art.server.routes.endpoint import (
+    LARGEST_BODY,
     MODEL_ROUTE,
     job_asked,
     model_asked,
@@ -23,6 +25,7 @@ from art.server.routes.endpoint import (
     with_external_names,
 )
 from art.server.tenancy import Tenant, external_name, internal_name, tenant_in
+from art.wire.gradients import MakeStepRequest, ServeStepRequest
 from art.wire.jobs import LARGEST_SFT_BODY, JobEvent, JobList, JobListing, SftJobRequest, TrainJobRequest
 from art.wire.json_lines import one_line
 from art.wire.models import (
@@ -38,6 +41,7 @@ from art.wire.models import (
 )
 from art.wire.records import Strict, first_flaw
 
+_SMALLER_BATCH = "; add the gradients of several smaller batches"
 _SMALLER_SFT = "; train in several calls, such as one for each chunk of create_sft_dataset_iterator"
 
 
@@ -80,6 +84,33 @@ def checkpoint_routes(control: Control) -> list[BaseRoute]:
         Route(f"{files_of_step}/{{file}}", file, methods=["GET"]),
         Route(f"{MODEL_ROUTE}/fork", fork, methods=["POST"]),
         Route(f"{MODEL_ROUTE}/adopt", adopt, methods=["POST"]),
+    ]
+
+
+def gradient_routes(control: Control) -> list[BaseRoute]:
+    """Returns the routes of `art.wire.gradients`, to be mounted behind the key check."""
+
+    async def add(request: Request) -> Response:
+        body = await read_bytes(request.scope, request.receive, limit=LARGEST_BODY, advice=_SMALLER_BATCH)
+        columns = await control.gradients.add(*model_asked(request), body)
+        return Response(columns, media_type="application/octet-stream")
+
+    async def step(request: Request) -> Response:
+        asked = await read_body(request, MakeStepRequest)
+        return record_reply(request, await control.gradients.step(*model_asked(request), asked))
+
+    async def serve(request: Request) -> Response:
+        asked = await read_body(request, ServeStepRequest)
+        return record_reply(request, await control.gradients.serve(*model_asked(request), asked))
+
+    async def release(request: Request) -> Response:
+        return record_reply(request, await control.gradients.release(*model_asked(request)))
+
+    return [
+        Route(f"{MODEL_ROUTE}/release", release, methods=["POST"]),
+        Route(f"{MODEL_ROUTE}/gradients", add, methods=["POST"]),
+        Route(f"{MODEL_ROUTE}/step", step, methods=["POST"]),
+        Route(f"{MODEL_ROUTE}/serve", serve, methods=["POST"]),
     ]
 
 
@@ -142,6 +173,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
         Route("/art/jobs/{job_id}", job, methods=["GET"]),
         Route("/art/jobs/{job_id}/events", events, methods=["GET"]),
         *checkpoint_routes(control),
+        *gradient_routes(control),
     ]
 
 

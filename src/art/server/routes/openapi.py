@@ -26,6 +26,7 @@ from art.server.dialects.dialect import LONGEST_ROLLOUT_ID
 from art.server.routes import openapi_schemas as replies
 from art.server.routes.gateway_routes import DETOKENIZE, TOKENIZE
 from art.server.routes.openapi_schemas import OPENAI_ERROR
+from art.wire.gradients import MadeStep, MakeStepRequest, Released, ServedStep, ServeStepRequest
 from art.wire.jobs import JobInfo, JobList, JobState, SftJobRequest, TrainJobRequest
 from art.wire.models import (
     RESUME,
@@ -148,6 +149,18 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", f"{_MODEL}/train"): Operation(summary="Train a step", body=TrainJobRequest, reply=JobInfo),
     ("POST", f"{_MODEL}/train_sft"): Operation(
         summary="Train on examples", body=SftJobRequest, reply=JobInfo
+    ),
+    ("POST", f"{_MODEL}/gradients"): Operation(
+        summary="Add the gradient of a batch, both in safetensors", reply=None
+    ),
+    ("POST", f"{_MODEL}/step"): Operation(
+        summary="Move the weights by the gradients that were added", body=MakeStepRequest, reply=MadeStep
+    ),
+    ("POST", f"{_MODEL}/release"): Operation(
+        summary="Have the trainer forget a model that is not trained now", reply=Released
+    ),
+    ("POST", f"{_MODEL}/serve"): Operation(
+        summary="Serve a step that was made so", body=ServeStepRequest, reply=ServedStep
     ),
     ("POST", f"{_MODEL}/delete_checkpoints"): Operation(
         summary="Delete checkpoints", body=DeleteCheckpointsRequest, reply=DeleteCheckpointsReply

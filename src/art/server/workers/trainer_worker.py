@@ -35,6 +35,7 @@ from art.server.settings import ControlSettings
 from art.server.workers.supervisor import WorkerOptions, supervise
 from art.wire.records import Strict, first_flaw
 from art.wire.training import (
+    CloseRequest,
     OpenReply,
     OpenRequest,
     ProbeReply,
@@ -43,6 +44,8 @@ from art.wire.training import (
     SaveRequest,
     ScoreReply,
     ScoreRequest,
+    StepReply,
+    StepRequest,
     TokensRequest,
     TrainerConfig,
     TrainEvent,
@@ -98,6 +101,10 @@ class TrainerClient:
         with self._telling():
             await self._disk.collect(path)
         return reply
+
+    async def close(self, model: str) -> None:
+        """Forgets a model; one that is not open is none. Raises WorkerError."""
+        await self._post("/close", CloseRequest(model=model))
 
     async def score(self, model: str, rows: Sequence[Sequence[int]]) -> ScoreReply:
         """Raises WorkerError."""
@@ -155,6 +162,10 @@ class TrainerClient:
             self._trouble(died)
             raise died from error
         raise TrainingError("the trainer ended its answer without a result")
+
+    async def step(self, request: StepRequest) -> StepReply:
+        """Moves the weights by the gradients that are held. Raises TrainingError, WorkerError."""
+        return StepReply.model_validate_json(await self._post("/step", request))
 
     async def tokens(self, model: str, step: int, *, timeout: float) -> bytes | None:
         """The record of the loss entries of the batch that started from `step`, as safetensors. None: the
