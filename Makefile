@@ -46,6 +46,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	.venv-verifiers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/environments/requirements-verifiers.txt
 	@touch $@
 
+.venv-tinker/.installed: tests/extensions/tinker/requirements.txt
+	$(PYTHON) -m venv .venv-tinker
+	.venv-tinker/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/tinker/requirements.txt
+	@touch $@
+
 .venv-deployment/.installed: tests/flow/deployment/requirements.txt tests/flow/deployment/fetch_converter.sh
 	$(PYTHON) -m venv .venv-deployment
 	.venv-deployment/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/flow/deployment/requirements.txt
@@ -68,7 +73,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python tests/rendering/install_tokenizers.py .venv-tokenizers
 	@touch $@
 
-environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-deployment/.installed .venv-vllm/.installed .venv-skypilot/.installed .venv-kubectl/.installed .venv-tokenizers/.installed  ## all that the tests need
+environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-tinker/.installed .venv-deployment/.installed .venv-vllm/.installed .venv-skypilot/.installed .venv-kubectl/.installed .venv-tokenizers/.installed  ## all that the tests need
 	@sh tests/install_programs.sh
 
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
@@ -160,4 +165,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-words
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .venv-tokenizers .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-tinker .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .venv-tokenizers .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit

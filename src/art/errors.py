@@ -165,6 +165,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "openenv": ("openenv",),
         "inspect": ("inspect_ai",),
         "quantized": (*_LOCAL, "bitsandbytes"),
+        "tinker": ("google", "google.protobuf", "zstandard"),
         "smollm2": (*_LOCAL, "gguf"),
         "vllm": (*_LOCAL, "aiohttp"),
         "wandb": ("wandb",),

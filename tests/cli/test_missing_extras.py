@@ -29,7 +29,12 @@ DISTRIBUTION_OF = {
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http",
 }
-BROUGHT_ALONG = {"langchain_core": "langchain-openai", "opentelemetry": "opentelemetry-sdk"}
+BROUGHT_ALONG = {
+    "google": "protobuf",
+    "google.protobuf": "protobuf",
+    "langchain_core": "langchain-openai",
+    "opentelemetry": "opentelemetry-sdk",
+}
 """Modules of packages that another one requires."""
 
 

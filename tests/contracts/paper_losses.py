@@ -79,6 +79,16 @@ def dppo(lp: list[float], old: list[float], advantage: float) -> list[float]:
     return terms
 
 
+def dro(lp: list[float], old: list[float], advantage: float) -> list[float]:
+    """Richemond et al. by token: the objective is A log p - (beta / 2) (log(p / q))^2."""
+    return [-(advantage * p - 0.05 / 2 * (p - q) ** 2) for p, q in zip(lp, old, strict=True)]
+
+
+def gspo_token(lp: list[float], old: list[float], advantage: float) -> list[float]:
+    """GSPO, equation 13: the value is that of equation 5."""
+    return [surrogate(sequence_ratio(lp, old), advantage, 0.2, 0.2)] * len(lp)
+
+
 def vespo(lp: list[float], old: list[float], advantage: float) -> list[float]:
     k, lam = (2.0, 3.0) if advantage >= 0 else (3.0, 2.0)
     w = math.prod(math.exp(p - q) for p, q in zip(lp, old, strict=True))
@@ -103,8 +113,10 @@ BY_LOSS: Mapping[str, Terms] = MappingProxyType(
         "cispo": cispo,
         "cross_entropy": cross_entropy,
         "dppo": dppo,
+        "dro": dro,
         "gmpo": gmpo,
         "grpo": ppo,
+        "gspo_token": gspo_token,
         "importance_sampling": importance_sampling,
         "ppo": ppo,
         "reinforce": reinforce,

@@ -107,8 +107,8 @@ def test_many_are_allowed_and_many_are_refused() -> None:
         for to in ("sampler", "trainer")
     ]
     passed = [allowed(parts) for parts in grid]
-    # 5 losses with a ratio at 4 levels, 3 more at their one level, both denominators; cross-entropy.
-    assert sum(one is not None for one in passed) == (5 * 4 + 3) * 2 + 1
+    # 5 losses with a ratio at 4 levels, 5 more at their one level, both denominators; cross-entropy.
+    assert sum(one is not None for one in passed) == (5 * 4 + 5) * 2 + 1
 
 
 @pytest.mark.parametrize("seed", range(3))

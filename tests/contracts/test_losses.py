@@ -22,8 +22,10 @@ POLICY_LOSSES = pytest.mark.parametrize("name", sorted(set(LOSSES) - {"cross_ent
 AT_EVERY_LEVEL = pytest.mark.parametrize(
     ("name", "level"), [(name, level) for name in sorted(LOSSES) for level in FACTS[name].levels]
 )
-CONSTANT_WEIGHT = ("cispo", "vespo")
+CONSTANT_WEIGHT = ("cispo", "gspo_token", "vespo")
 """Their ratio is a constant of the gradient."""
+PENALISED = ("dro",)
+"""A penalty that asks for no advantage acts without one."""
 
 
 def bound(name: str, level: RatioLevel | None = None, **params: Any) -> Loss:
@@ -89,6 +91,9 @@ def loss_weight(name: str, parts: Parts, level: RatioLevel) -> torch.Tensor:
         "average": (log_E.exp() + means_E.exp()) / 2,
         "geometric_average": (log_E.exp() * means_E.exp()).sqrt(),
     }[level]
+    if name == "gspo_token":
+        good_E = parts["advantages_E"] >= 0
+        return means_E.exp() * torch.where(good_E, means_E.exp() <= 1.2, means_E.exp() >= 0.8)
     return ratio_E.clamp(0, 5)
 
 
@@ -113,7 +118,7 @@ def test_sequences_without_weight_count_nothing(name: str) -> None:
     check_silence(name, "weights_E")
 
 
-@POLICY_LOSSES
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"cross_entropy", *PENALISED}))
 def test_sequences_without_advantage_count_nothing(name: str) -> None:
     check_silence(name, "advantages_E")
 
@@ -148,7 +153,7 @@ def test_extreme_ratios_stay_finite(name: str, level: RatioLevel) -> None:
     assert bool(gradient(name, parts, level).isfinite().all())
 
 
-@pytest.mark.parametrize("name", ["cispo", "dppo", "gmpo", "grpo", "ppo"])
+@pytest.mark.parametrize("name", ["cispo", "dppo", "gmpo", "grpo", "gspo_token", "ppo"])
 def test_clipping_is_counted(name: str) -> None:
     parts = entries()
     parts["weights_E"] = torch.ones(COUNT, dtype=torch.float64)
@@ -176,8 +181,10 @@ def test_unknown_names_and_parameters_are_refused_with_the_known_ones(name: str)
 PARAMETERS = {
     "cispo": ("epsilon", "epsilon_high"),
     "dppo": ("low", "high"),
+    "dro": ("beta",),
     "gmpo": ("epsilon", "epsilon_high"),
     "grpo": ("epsilon", "epsilon_high"),
+    "gspo_token": ("epsilon", "epsilon_high"),
     "ppo": ("epsilon", "epsilon_high"),
     "sapo": ("tau", "tau_negative"),
     "vespo": ("k", "lam", "k_negative", "lam_negative"),

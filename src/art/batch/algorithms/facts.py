@@ -67,6 +67,12 @@ LOSSES: Mapping[str, LossFacts] = MappingProxyType(
             levels=("token",),
             why="it bounds the probability of one token",
         ),
+        "dro": LossFacts(
+            formula="-A log p + (beta / 2) (log r)^2",
+            params=("beta",),
+            levels=("token",),
+            why="its penalty is on the ratio of one token",
+        ),
         "gmpo": LossFacts(
             formula="-A exp(mean(clip(log r, -epsilon, epsilon_high)))",
             params=("epsilon", "epsilon_high"),
@@ -75,6 +81,13 @@ LOSSES: Mapping[str, LossFacts] = MappingProxyType(
             by_sequence=True,
         ),
         "grpo": _CLIP,
+        "gspo_token": LossFacts(
+            formula="-min(s A, clip(s, 1 - epsilon, 1 + epsilon_high) A), s = sg(sequence's ratio / p) p",
+            params=("epsilon", "epsilon_high"),
+            levels=("token",),
+            why="it takes the ratio of the sequence itself",
+            by_sequence=True,
+        ),
         "importance_sampling": LossFacts(formula="-r A"),
         "ppo": _CLIP,
         "reinforce": LossFacts(formula="-A log p", levels=("token",), why="it has no ratio", has_ratio=False),

@@ -22,7 +22,9 @@ from art.training.losses import (
     cispo,
     cross_entropy,
     dppo,
+    dro,
     gmpo,
+    gspo_token,
     importance_sampling,
     ppo,
     reinforce,
@@ -81,8 +83,10 @@ LOSSES: Mapping[str, LossKind] = MappingProxyType(
             function=cross_entropy.cross_entropy, params=cross_entropy.CrossEntropyParams
         ),
         "dppo": LossKind(function=dppo.dppo, params=dppo.DppoParams),
+        "dro": LossKind(function=dro.dro, params=dro.DroParams),
         "gmpo": LossKind(function=gmpo.gmpo, params=gmpo.GmpoParams),
         "grpo": LossKind(function=ppo.ppo, params=ppo.PpoParams),
+        "gspo_token": LossKind(function=gspo_token.gspo_token, params=gspo_token.GspoTokenParams),
         "importance_sampling": LossKind(
             function=importance_sampling.importance_sampling,
             params=importance_sampling.ImportanceSamplingParams,

@@ -1,0 +1,1 @@
+"""Tinker's API: its training requests as batches of ART, and its replies."""

@@ -1,0 +1,122 @@
+"""Tinker's losses by name: what a datum has for them, and the algorithm of ART that computes the same.
+
+All are sums over the tokens of a request, without a divisor. r: ratio to the logprobs that came with the
+token, A: its advantage, w: its weight.
+
+    cross_entropy        -w log p
+    importance_sampling  -r A
+    ppo                  -min(r A, clip(r) A)
+    cispo                -sg(clip(r)) A log p
+    dro                  -A log p + (beta / 2) (log r)^2
+    gspo                 -min(s A, clip(s) A); s has the value of the geometric mean of the ratios that
+                         sequence_ratio_mask marks, and the gradient of the token's own logprob
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from art.wire.algorithm import AdvantageSpec, Algorithm, LossSpec
+from art_extensions.tinker.refusals import UNSUPPORTED_LOSS, refusal
+
+TARGETS, WEIGHTS, LOGPROBS, ADVANTAGES = "target_tokens", "weights", "logprobs", "advantages"
+MASK, RATIO_MASK = "mask", "sequence_ratio_mask"
+_LOW, _HIGH, _BETA = "clip_low_threshold", "clip_high_threshold", "beta"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossFunction:
+    """One loss. Each of its columns has the shape of the targets."""
+
+    needs: tuple[str, ...]
+    """The columns that every datum has beside `target_tokens`."""
+    may_have: tuple[str, ...] = ()
+    config: tuple[str, ...] = ()
+    """The names of `loss_fn_config`."""
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    """The values of names that a request may leave out; the others come with it."""
+    several_targets: bool = False
+    """A position may have K targets: [N, K]."""
+
+
+_SAMPLED = (LOGPROBS, ADVANTAGES)
+_CLIP = MappingProxyType({_LOW: 0.8, _HIGH: 1.2})
+LOSS_FUNCTIONS: Mapping[str, LossFunction] = MappingProxyType(
+    {
+        "cross_entropy": LossFunction(needs=(), may_have=(WEIGHTS,), several_targets=True),
+        "importance_sampling": LossFunction(needs=_SAMPLED, may_have=(MASK,)),
+        "ppo": LossFunction(needs=_SAMPLED, may_have=(MASK,), config=(_LOW, _HIGH), defaults=_CLIP),
+        "cispo": LossFunction(needs=_SAMPLED, may_have=(MASK,), config=(_LOW, _HIGH), defaults=_CLIP),
+        "dro": LossFunction(needs=_SAMPLED, may_have=(MASK,), config=(_BETA,)),
+        "gspo": LossFunction(needs=(*_SAMPLED, RATIO_MASK), config=(_LOW, _HIGH)),
+    }
+)
+_REASONS = MappingProxyType(
+    {
+        "stable_reinforce": "It needs what Tinker's sampler records, in a form that its SDK does not tell.",
+        "custom": "It runs the loss's own graph on the server. Without the flag custom_loss_server_side, the "
+        "SDK's forward_backward_custom computes the loss on the client and sends 'cross_entropy'.",
+    }
+)
+
+
+def find_loss(name: str) -> LossFunction:
+    """Raises RequestError (`unsupported_loss`) for a name that is not supported, with the ones that are."""
+    found = LOSS_FUNCTIONS.get(name)
+    if found is None:
+        reason = f" {_REASONS[name]}" if name in _REASONS else ""
+        raise refusal(
+            f"loss_fn {name!r} is not supported.{reason} Use {', '.join(LOSS_FUNCTIONS)}.",
+            param="loss_fn",
+            code=UNSUPPORTED_LOSS,
+        )
+    return found
+
+
+def algorithm_of(loss_fn: str, config: Mapping[str, float | str]) -> Algorithm:
+    """Returns the algorithm whose loss, with a normalizer of 1, is Tinker's. It changes no advantage.
+
+    Raises RequestError for an unsupported loss, for an unknown name of the configuration, a missing one and
+    a value out of range.
+    """
+    values = _values(loss_fn, find_loss(loss_fn), config)
+    loss = {
+        "cross_entropy": lambda: LossSpec(name="reinforce"),
+        "importance_sampling": lambda: LossSpec(name="importance_sampling"),
+        "ppo": lambda: LossSpec(name="ppo", params=_epsilons(values)),
+        "cispo": lambda: LossSpec(name="cispo", params=_epsilons(values)),
+        "dro": lambda: LossSpec(name="dro", params={"beta": values[_BETA]}),
+        "gspo": lambda: LossSpec(name="gspo_token", params=_epsilons(values)),
+    }[loss_fn]()
+    return Algorithm(
+        name=f"tinker {loss_fn}", advantage=AdvantageSpec(kind="reward"), loss=loss, zero_advantage="count"
+    )
+
+
+def _values(loss_fn: str, loss: LossFunction, config: Mapping[str, float | str]) -> dict[str, float]:
+    values = dict(loss.defaults)
+    for name, value in config.items():
+        param = f"loss_fn_config.{name}"
+        if name not in loss.config:
+            known = ", ".join(loss.config) or "nothing"
+            raise refusal(f"loss_fn {loss_fn!r} has no {param}. It takes {known}.", param=param)
+        if isinstance(value, str) or not math.isfinite(value):
+            raise refusal(f"{param} is {value!r}; send a finite number.", param=param)
+        values[name] = float(value)
+    for name in loss.config:
+        if name not in values:
+            param = f"loss_fn_config.{name}"
+            raise refusal(f"loss_fn {loss_fn!r} needs {param}; send a number.", param=param)
+    for name, low, high in ((_LOW, 0.0, 1.0), (_HIGH, 1.0, math.inf), (_BETA, 0.0, math.inf)):
+        if name in values and not low <= values[name] <= high:
+            param = f"loss_fn_config.{name}"
+            bound = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+            raise refusal(f"{param} is {values[name]!r}; send a number {bound}.", param=param)
+    return values
+
+
+def _epsilons(values: Mapping[str, float]) -> dict[str, float]:
+    return {"epsilon": 1 - values[_LOW], "epsilon_high": values[_HIGH] - 1}
