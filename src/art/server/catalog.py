@@ -403,6 +403,11 @@ class Catalog:
         """Project, name, base model and served step of each model."""
         return [(*key, model.base_model, model.newest) for key, model in self._models.items()]
 
+    def served_step(self, project: str, name: str) -> int | None:
+        """The step that the model's name answers with; None where it is not served."""
+        model = self._models.get((project, name))
+        return None if model is None else model.newest
+
     def loaded_steps(self, project: str, name: str) -> dict[int, str | None]:
         """Loaded steps and their adapters."""
         model = self._models.get((project, name))

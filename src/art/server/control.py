@@ -38,7 +38,15 @@ from art.server.startup_serving import StartupServing, named_models
 from art.server.tenancy import Tenant, tenant_of
 from art.server.workers.base_model import ServerWorkers
 from art.server.workers.supervisor import WorkerOptions
-from art.wire.models import DrainNodeReply, DrainNodeRequest, ModelInfo, ModelSummary, RegisterRequest
+from art.wire.models import (
+    DrainNodeReply,
+    DrainNodeRequest,
+    LoadBaseReply,
+    LoadBaseRequest,
+    ModelInfo,
+    ModelSummary,
+    RegisterRequest,
+)
 from art.wire.records import quantized_name, split_bits
 
 _log = logging.getLogger(__name__)
@@ -171,6 +179,15 @@ class Control:
             self.jobs.resume(model.key)
         await self._tell_lost_steps(model)
         return self.describe(model).model_copy(update={"phases": [] if was_served else served.phases})
+
+    async def load_base(self, request: LoadBaseRequest) -> LoadBaseReply:
+        """Starts the workers of a base model, which is served under its own name. Idempotent.
+
+        Raises ConfigurationError, WorkerError, DeadlineError.
+        """
+        base = resolve_base(request.base_model)
+        await self._served.ensure_base_served(base)
+        return LoadBaseReply(base_model=base.name)
 
     def _check_quota(self, request: RegisterRequest) -> None:
         """Raises RequestError (403) where a tenant would have one model too many."""

@@ -34,13 +34,13 @@ class ModelDeletions:
     async def delete_checkpoints(
         self, project: str, name: str, keep: Sequence[int]
     ) -> DeleteCheckpointsReply:
-        """Remove every checkpoint but those to keep, the newest, and what running jobs read.
+        """Remove every checkpoint but those to keep, the newest, the served one, and what running jobs read.
 
         Raises NotFoundError.
         """
         model = self.models.get(project, name)
         checkpoints = self.models.checkpoints(model)
-        kept = {*keep, checkpoints.newest()}
+        kept = {*keep, checkpoints.newest(), self.catalog.served_step(project, name)}
         doomed = [
             step
             for step in checkpoints.steps()
@@ -55,7 +55,8 @@ class ModelDeletions:
         return DeleteCheckpointsReply(deleted=doomed)
 
     def unload_steps(self, project: str, name: str, keep: Sequence[int]) -> UnloadStepsReply:
-        """Unload every step but those to keep and the newest, each when its last request has ended.
+        """Unload every step but those to keep, the newest and the served one, each when its last request has
+        ended.
 
         Raises NotFoundError.
         """
@@ -64,7 +65,8 @@ class ModelDeletions:
         served = self.served_models.opened.get(model.key)
         if served is None:
             return UnloadStepsReply(unloaded=[])
-        gone = [step for step in sorted(loaded) if step not in keep and step != newest]
+        kept = {*keep, newest, self.catalog.served_step(project, name)}
+        gone = [step for step in sorted(loaded) if step not in kept]
         for step in gone:
             served.retire(step)
         return UnloadStepsReply(unloaded=gone)

@@ -46,6 +46,17 @@ class RegisterRequest(Strict):
     """What tells of tools where the chat template knows none: a generic format, or nothing."""
 
 
+class LoadBaseRequest(Strict):
+    """POST /art/base_models: serve a base model under its own name, without an adapter."""
+
+    base_model: str
+
+
+class LoadBaseReply(Strict):
+    base_model: str
+    """What to send as `model`."""
+
+
 class ModelInfo(Strict):
     """Reply of POST /art/models and GET /art/models/{project}/{name}"""
 

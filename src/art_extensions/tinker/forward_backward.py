@@ -98,6 +98,23 @@ def read_forward_backward(
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Envelope:
+    """Which request it is."""
+
+    model_id: str
+    seq_id: int
+
+
+def read_envelope(body: bytes, *, content_type: str, content_encoding: str | None, largest: int) -> Envelope:
+    """Whose request a body is, and its number. What else it says is not checked.
+
+    Raises RequestError (status 400) for a body that is no protobuf, is torn or too large.
+    """
+    message = _parse(_decompressed(_of_protobuf(body, content_type), content_encoding, largest))
+    return Envelope(model_id=message.model_id, seq_id=message.seq_id)
+
+
 def _of_protobuf(body: bytes, content_type: str) -> bytes:
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in PROTOBUF_TYPES:

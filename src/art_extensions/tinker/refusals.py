@@ -10,6 +10,6 @@ UNSUPPORTED_INPUT = "unsupported_input"
 TOO_LARGE = "request_too_large"
 
 
-def refusal(message: str, *, param: str | None, code: str = INVALID) -> RequestError:
+def refusal(message: str, *, param: str | None = None, code: str = INVALID) -> RequestError:
     """Returns the error of status 400. `param` is the path of the field: `data[3].loss_fn_inputs.weights`."""
     return RequestError(message, status=400, code=code, param=param)

@@ -35,6 +35,7 @@ from art.wire.models import (
     DeleteModelReply,
     DrainNodeRequest,
     ForkRequest,
+    LoadBaseRequest,
     ModelList,
     RegisterRequest,
     UnloadStepsRequest,
@@ -121,6 +122,9 @@ def control_routes(control: Control) -> list[BaseRoute]:
         asked, resume = await read_body(request, RegisterRequest), _read_resume(request)
         return record_reply(request, await control.register(asked, resume=resume))
 
+    async def load_base(request: Request) -> Response:
+        return record_reply(request, await control.load_base(await read_body(request, LoadBaseRequest)))
+
     async def list_models(request: Request) -> Response:
         tenant = tenant_in(request.scope)
         models = [with_external_names(tenant, one) for one in await control.summaries(tenant)]
@@ -163,6 +167,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
 
     return [
         Route("/art/cluster/drain", drain_node, methods=["POST"]),
+        Route("/art/base_models", load_base, methods=["POST"]),
         Route("/art/models", register, methods=["POST"]),
         Route("/art/models", list_models, methods=["GET"]),
         Route(MODEL_ROUTE, get_model, methods=["GET"]),

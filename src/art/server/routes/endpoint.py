@@ -26,7 +26,7 @@ from art.server.tenancy import (
     tenant_in,
     tenant_of,
 )
-from art.wire.models import ModelInfo, RegisterRequest
+from art.wire.models import LoadBaseRequest, ModelInfo, RegisterRequest
 from art.wire.records import HUB, PieceError, Strict, first_flaw, read_pieces, split_bits
 
 R = TypeVar("R", bound=Strict)
@@ -45,6 +45,8 @@ def with_internal_names(tenant: Tenant, record: R) -> R:
         changes["job_id"] = internal_name(tenant, check_job_id(job_id))
     if from_project is not None:
         changes["from_project"] = internal_name(tenant, from_project)
+    if isinstance(record, LoadBaseRequest) and tenant is not None:
+        _check_base(record.base_model)
     if isinstance(record, RegisterRequest):
         check_name("name", record.name)
         changes["project"] = internal_name(tenant, check_name("project", record.project))

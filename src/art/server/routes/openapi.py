@@ -40,6 +40,8 @@ from art.wire.models import (
     DrainNodeRequest,
     ForkReply,
     ForkRequest,
+    LoadBaseReply,
+    LoadBaseRequest,
     Manifest,
     ModelInfo,
     ModelList,
@@ -149,6 +151,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", f"{_MODEL}/train"): Operation(summary="Train a step", body=TrainJobRequest, reply=JobInfo),
     ("POST", f"{_MODEL}/train_sft"): Operation(
         summary="Train on examples", body=SftJobRequest, reply=JobInfo
+    ),
+    ("POST", "/art/base_models"): Operation(
+        summary="Serve a base model", body=LoadBaseRequest, reply=LoadBaseReply
     ),
     ("POST", f"{_MODEL}/gradients"): Operation(
         summary="Add the gradient of a batch, both in safetensors", reply=None

@@ -1,0 +1,441 @@
+"""Tinker's API as an application: the routes that its client calls, and which of them this server has not.
+
+    POST a heavy call        -> {request_id}, at once       then POST retrieve_future until it has ended
+    everything else          -> its answer
+
+A heavy call that is wrong fails as its future does, so that the numbers of a run have no gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from art.engine.base_models import resolve_base
+from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
+from art.wire.records import first_flaw
+from art_extensions.tinker.forward_backward import read_envelope
+from art_extensions.tinker.listings import listing_routes
+from art_extensions.tinker.records import (
+    Asked,
+    CreateModel,
+    CreateSampler,
+    CreateSession,
+    FinishAsked,
+    LoadWeights,
+    LoraAsked,
+    ModelAsked,
+    OptimStep,
+    RequestAsked,
+    RetrieveFuture,
+    SampleAsked,
+    SamplerAsked,
+    SaveForSampler,
+    SaveWeights,
+    SessionAsked,
+)
+from art_extensions.tinker.refusals import refusal
+from art_extensions.tinker.runs import LARGEST_BATCH, TrainingRuns, lora_of, require_open
+from art_extensions.tinker.samples import SampleFutures
+from art_extensions.tinker.saved_weights import find_weights
+from art_extensions.tinker.sessions import KeyRing, Sessions
+from art_extensions.tinker.store import QueuedRequest, Run, Sampler, Session, TinkerStore, now
+
+_log = logging.getLogger(__name__)
+
+POLL_S = 25.0
+"""How long a question for a future waits; the client gives it 45 seconds."""
+LARGEST_BODY = 64 * 1024 * 1024
+PROTOBUF = "application/x-protobuf"
+REFUSED = {
+    "/api/v1/billing/usage/events": "this server bills nothing",
+    "/api/v1/billing/usage/checkpoints/current": "this server bills nothing",
+    "/api/v1/audit": "this server keeps no audit log",
+    "/api/v1/auth/token": "this server takes keys, no tokens",
+    "/api/v1/create_custom_loss": "custom losses run in the client, which then needs no such call",
+    "/api/v1/copy_weights": "create a training client from the weights instead",
+    "/api/v1/save_weights_external": "save_weights_for_sampler, then download the files of the checkpoint",
+}
+"""Routes of the hosted service that this one has not, and why."""
+
+A = TypeVar("A", bound=Asked)
+
+
+class TinkerRoutes:
+    """The handlers of training, sampling and sessions."""
+
+    def __init__(
+        self,
+        store: TinkerStore,
+        keys: KeyRing,
+        runs: TrainingRuns,
+        samples: SampleFutures,
+        sessions: Sessions,
+    ) -> None:
+        self.store, self.keys, self.runs, self.samples, self.sessions = store, keys, runs, samples, sessions
+
+    async def owner(self, request: Request) -> str:
+        """Raises AuthenticationError."""
+        return await self.keys.owner(request.headers.get("x-api-key", ""))
+
+    async def healthz(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def client_config(self, request: Request) -> Response:
+        await self.owner(request)
+        return JSONResponse({"proto_compress_fwdbwd": True, "sample_join_sampling_session": True})
+
+    async def dynamic_config(self, request: Request) -> Response:
+        await self.owner(request)
+        return JSONResponse({"sample_cancel_enabled": True})
+
+    async def telemetry(self, request: Request) -> Response:
+        """Taken, and thrown away."""
+        await self.owner(request)
+        return JSONResponse({"status": "accepted"})
+
+    async def capabilities(self, request: Request) -> Response:
+        server = await self.keys.server(await self.owner(request))
+        names = await server.served_names()
+        bases = [name for name in names if "@" not in name]
+        return JSONResponse(
+            {
+                "supported_models": [
+                    {"model_name": name, "trainable": True, "sampleable": True} for name in bases
+                ]
+            }
+        )
+
+    async def create_session(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, CreateSession)
+        session = Session(
+            session_id=str(uuid4()),
+            owner=owner,
+            created_at=now(),
+            seen_at=now(),
+            display_name=asked.display_name,
+            project_id=asked.project_id,
+            metadata=asked.user_metadata or {},
+        )
+        await self.store.run(lambda tables: tables.add(session))
+        return JSONResponse({"session_id": session.session_id, "type": "create_session"})
+
+    async def heartbeat(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, SessionAsked)
+        await self.sessions.heartbeat(owner, asked.session_id)
+        return JSONResponse({"type": "session_heartbeat"})
+
+    async def finish(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, FinishAsked)
+        session = await self._session(owner, request.path_params["session_id"])
+        await self.sessions.end(session, str(asked.reason.get("type", "success")), asked.detail)
+        return JSONResponse({})
+
+    async def _session(self, owner: str, session_id: str) -> Session:
+        found = await self.store.run(lambda tables: tables.find(Session, session_id=session_id, owner=owner))
+        if found is None:
+            raise NotFoundError(f"no session {session_id!r} of this key", status=404)
+        return found
+
+    async def create_model(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, CreateModel)
+        if asked.optimizer_config.type != "adamw":
+            raise refusal(
+                f"optimizer {asked.optimizer_config.type!r} is not supported: this server has AdamW"
+            )
+        lora = asked.lora_config or LoraAsked(rank=32)
+        run = self._run(owner, asked.session_id, asked.model_seq_id, asked.base_model, asked.user_metadata)
+        shaped = replace(run, lora=lora_of(lora).model_dump())
+        return await self._begin(shaped, "create_model", text_of(lora))
+
+    @staticmethod
+    def _run(
+        owner: str, session_id: str, number: int, base_model: str, metadata: dict[str, Any] | None
+    ) -> Run:
+        return Run(
+            run_id=f"{session_id}:train:{number}",
+            session_id=session_id,
+            owner=owner,
+            base_model=base_model,
+            name=f"{session_id}-{number}",
+            lora={},
+            metadata=metadata or {},
+            created_at=now(),
+            used_at=now(),
+        )
+
+    async def _begin(self, run: Run, kind: str, body: bytes) -> Response:
+        """Writes down a new run and the request that begins it, number 0."""
+        await self._session(run.owner, run.session_id)
+        return await self._submit(run.owner, run.run_id, 0, kind, body, run)
+
+    async def _submit(
+        self, owner: str, run_id: str, seq: int | None, kind: str, body: bytes, run: Run | None = None
+    ) -> Response:
+        if seq is None or (seq < 1 and run is None):
+            raise refusal(f"seq_id {seq!r} is no number from 1", param="seq_id")
+        queued = QueuedRequest(
+            request_id=f"{run_id}:{seq}",
+            owner=owner,
+            run_id=run_id,
+            seq=seq,
+            kind=kind,
+            body=body,
+            created_at=now(),
+        )
+        return future(await self.runs.submit(queued, run), model_id=run_id)
+
+    async def forward_backward(self, request: Request) -> Response:
+        owner = await self.owner(request)
+        body, encoding = await read_bytes(request), request.headers.get("content-encoding", "")
+        kind = request.headers.get("content-type", "")
+        envelope = await asyncio.to_thread(
+            read_envelope, body, content_type=kind, content_encoding=encoding or None, largest=LARGEST_BATCH
+        )
+        stored = encoding.encode() + b"\0" + body
+        return await self._submit(owner, envelope.model_id, envelope.seq_id, "forward_backward", stored)
+
+    async def optim_step(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, OptimStep)
+        return await self._submit(owner, asked.model_id, asked.seq_id, "optim_step", text_of(asked))
+
+    async def save_weights(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, SaveWeights)
+        return await self._submit(owner, asked.model_id, asked.seq_id, "save_weights", text_of(asked))
+
+    async def save_weights_for_sampler(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, SaveForSampler)
+        kind = "save_weights_for_sampler"
+        return await self._submit(owner, asked.model_id, asked.seq_id, kind, text_of(asked))
+
+    async def load_weights(self, request: Request) -> Response:
+        """Into a run that is there (`model_id`), or into a new one (`session_id`, `model_seq_id`)."""
+        owner, asked = await self.owner(request), await read(request, LoadWeights)
+        if asked.model_id is not None:
+            return await self._submit(owner, asked.model_id, asked.seq_id, "load_weights", text_of(asked))
+        if asked.session_id is None or asked.model_seq_id is None:
+            raise refusal("load_weights needs model_id, or session_id and model_seq_id")
+        base = asked.base_model or ""
+        run = self._run(owner, asked.session_id, asked.model_seq_id, base, asked.user_metadata)
+        return await self._begin(run, "load_new", text_of(asked))
+
+    async def get_info(self, request: Request) -> Response:
+        """What the client loads the tokenizer by is a folder of this machine."""
+        owner, asked = await self.owner(request), await read(request, ModelAsked)
+        run = await self.store.run(lambda tables: tables.find(Run, run_id=asked.model_id, owner=owner))
+        if run is None:
+            raise NotFoundError(f"no training run {asked.model_id!r} of this key", status=404)
+        return JSONResponse(
+            {
+                "type": "get_info",
+                "model_id": run.run_id,
+                "model_name": run.base_model,
+                "is_lora": True,
+                "lora_rank": run.lora.get("r"),
+                "model_data": {
+                    "model_name": run.base_model,
+                    "tokenizer_id": await asyncio.to_thread(tokenizer_of, run.base_model),
+                },
+            }
+        )
+
+    async def create_sampling_session(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, CreateSampler)
+        await self.store.run(lambda tables: require_open(tables, asked.session_id))
+        server = await self.keys.server(owner)
+        base, model, step = asked.base_model or "", asked.base_model or "", None
+        if asked.model_path is not None:
+            path = asked.model_path
+            saved = await self.store.run(lambda tables: find_weights(tables, path, owner))
+            run = await self.store.run(lambda tables: tables.find(Run, run_id=saved.run_id))
+            base, step = run.base_model if run is not None else base, saved.step
+            model = await server.serve(saved.model, saved.step)
+        else:
+            model = await server.load_base(base)
+        sampler = Sampler(
+            sampler_id=f"{asked.session_id}:sample:{asked.sampling_session_seq_id}",
+            owner=owner,
+            session_id=asked.session_id,
+            base_model=base,
+            path=asked.model_path,
+            model=model,
+            step=step,
+            created_at=now(),
+        )
+        await self.store.run(lambda tables: tables.add(sampler))
+        return JSONResponse({"sampling_session_id": sampler.sampler_id, "type": "create_sampling_session"})
+
+    async def join_sampling_session(self, request: Request) -> Response:
+        """A number for another client of a sampler, so that their requests have numbers of their own."""
+        owner, asked = await self.owner(request), await read(request, SamplerAsked)
+        sampler = await self._sampler(owner, asked.sampling_session_id)
+        where, clones = {"sampler_id": sampler.sampler_id}, sampler.clones + 1
+        await self.store.run(lambda tables: tables.change(Sampler, where, clones=clones))
+        return JSONResponse({"client_counter": clones, "type": "join_sampling_session"})
+
+    async def _sampler(self, owner: str, sampler_id: str | None) -> Sampler:
+        found = await self.store.run(lambda tables: tables.find(Sampler, sampler_id=sampler_id, owner=owner))
+        if found is None:
+            raise NotFoundError(f"no sampling session {sampler_id!r} of this key", status=404)
+        return found
+
+    async def get_sampler(self, request: Request) -> Response:
+        sampler = await self._sampler(await self.owner(request), request.path_params["sampler_id"])
+        return JSONResponse(
+            {
+                "sampler_id": sampler.sampler_id,
+                "base_model": sampler.base_model,
+                "model_path": sampler.path,
+            }
+        )
+
+    async def asample(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, SampleAsked)
+        sampler = await self._sampler(owner, asked.sampling_session_id)
+        request_id, found = self.samples.submit(sampler, asked)
+        return future(request_id, sample_sequence_ids=found.sequence_ids)
+
+    async def retrieve_future(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, RetrieveFuture)
+        sample = self.samples.find(owner, asked.request_id)
+        if sample is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(sample.done.wait(), POLL_S)
+            if not sample.done.is_set():
+                return pending(asked.request_id)
+            return ended(sample.result, protobuf=not sample.failed)
+        if ":sample:" in asked.request_id:
+            raise ServerError("the server was started again: ask for the sample anew", status=410)
+        found = await self.runs.retrieve(owner, asked.request_id, POLL_S)
+        if found is None:
+            return pending(asked.request_id)
+        protobuf = found.kind == "forward_backward" and found.state == "done"
+        return ended(found.result or b"{}", protobuf=protobuf)
+
+    async def cancel_future(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, RequestAsked)
+        self.samples.cancel(owner, asked.request_id)
+        return JSONResponse({})
+
+    async def refuse(self, request: Request) -> Response:
+        await self.owner(request)
+        raise RequestError(REFUSED[request.url.path], status=404, code="not_served")
+
+
+def future(request_id: str, **more: Any) -> Response:
+    return JSONResponse({"request_id": request_id, **more})
+
+
+def pending(request_id: str) -> Response:
+    return JSONResponse({"type": "try_again", "request_id": request_id, "queue_state": "active"})
+
+
+def ended(result: bytes, *, protobuf: bool) -> Response:
+    return Response(result, media_type=PROTOBUF if protobuf else "application/json")
+
+
+def text_of(asked: Asked) -> bytes:
+    return asked.model_dump_json().encode()
+
+
+def tokenizer_of(base_model: str) -> str:
+    """The folder or name that `AutoTokenizer` loads a base model's tokenizer from."""
+    return str(resolve_base(base_model).source)
+
+
+async def read_bytes(request: Request, largest: int = LARGEST_BODY) -> bytes:
+    """The body. Raises RequestError (413)."""
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > largest:
+            raise RequestError(f"the body is larger than {largest} bytes", status=413)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def read(request: Request, kind: type[A]) -> A:
+    """The body as a record. Raises RequestError (400) that names the field."""
+    try:
+        return kind.model_validate_json(await read_bytes(request) or b"{}")
+    except ValidationError as error:
+        raise refusal(f"{first_flaw(error)}", code="invalid_request") from error
+
+
+def make_app(routes: TinkerRoutes) -> Starlette:
+    """The application. It owns the store, the runs and the sessions: they end with it."""
+    posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
+        "client/config": routes.client_config,
+        "client/dynamic_config": routes.dynamic_config,
+        "telemetry": routes.telemetry,
+        "create_session": routes.create_session,
+        "session_heartbeat": routes.heartbeat,
+        "sessions/{session_id}/finish": routes.finish,
+        "create_model": routes.create_model,
+        "forward_backward": routes.forward_backward,
+        "optim_step": routes.optim_step,
+        "save_weights": routes.save_weights,
+        "save_weights_for_sampler": routes.save_weights_for_sampler,
+        "load_weights": routes.load_weights,
+        "get_info": routes.get_info,
+        "create_sampling_session": routes.create_sampling_session,
+        "join_sampling_session": routes.join_sampling_session,
+        "asample": routes.asample,
+        "retrieve_future": routes.retrieve_future,
+        "cancel_future": routes.cancel_future,
+    }
+    gets: dict[str, Callable[[Request], Awaitable[Response]]] = {
+        "healthz": routes.healthz,
+        "get_server_capabilities": routes.capabilities,
+        "samplers/{sampler_id}": routes.get_sampler,
+    }
+
+    @contextlib.asynccontextmanager
+    async def life(app: Starlette) -> AsyncIterator[None]:
+        await routes.sessions.start()
+        await routes.runs.resume()
+        watch = asyncio.create_task(routes.sessions.watch())
+        try:
+            yield
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            await routes.runs.close()
+            await routes.samples.close()
+            routes.store.close()
+
+    return Starlette(
+        lifespan=life,
+        routes=[
+            *(Route(f"/api/v1/{path}", handler, methods=["POST"]) for path, handler in posts.items()),
+            *(Route(f"/api/v1/{path}", handler, methods=["GET"]) for path, handler in gets.items()),
+            *listing_routes(routes.store, routes.owner, routes.keys),
+            *(Route(path, routes.refuse, methods=["GET", "POST", "DELETE"]) for path in REFUSED),
+        ],
+        exception_handlers={ARTError: tell_error, Exception: tell_defect},
+    )
+
+
+async def tell_error(request: Request, error: Exception) -> Response:
+    """An error of ours, in the form that the client raises."""
+    status = error.status if isinstance(error, ServerError) else 500
+    if isinstance(error, AuthenticationError):
+        status = 401
+    body = {"detail": str(error), "error": {"message": str(error), "type": type(error).__name__}}
+    return JSONResponse(body, status_code=status)
+
+
+async def tell_defect(request: Request, error: Exception) -> Response:
+    """Starlette raises the error again behind this reply, so the log has its traceback."""
+    return JSONResponse({"detail": f"internal error: {type(error).__name__}"}, status_code=500)

@@ -1,0 +1,73 @@
+"""`art tinker`, with its options."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from art.cli.model_verbs import readable_errors
+from art.cli.run_options import DATA_DIR, DataDir
+from art.errors import ConfigurationError, require_extra
+
+
+def tinker(
+    base_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A base model to load at the start. May be repeated. Others are loaded when asked for."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 8010,
+    data_dir: DataDir = DATA_DIR,
+    engine: Annotated[str, typer.Option(help="What samples: builtin or vllm.")] = "builtin",
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Train and sample on the server at this address instead. Its key is read from ART_API_KEY.",
+        ),
+    ] = None,
+) -> None:
+    """Serve Tinker's API: programs written for the `tinker` client train on this machine, or on your server.
+
+    Prints the two environment variables that a program needs. A second start in the same folder has the same
+    key, and goes on with what was not finished.
+    """
+    with readable_errors():
+        require_extra("tinker", "art tinker")
+        from art_extensions.tinker import service
+
+        if server is not None and base_model:
+            raise ConfigurationError(
+                "--base-model is for a server of this machine: leave out --server, or it"
+            )
+        if server is None:
+            require_extra("local", "art tinker", remedy="or name a server that runs: --server URL")
+            connect = service.local_connect(_local(data_dir, engine, base_model or []))
+        else:
+            key = os.environ.get("ART_API_KEY")
+            if not key:
+                raise ConfigurationError("set ART_API_KEY to the key of the server that --server names")
+            connect = service.remote_connect(server.rstrip("/").removesuffix("/v1"), key)
+        folder = (data_dir / "tinker").absolute()
+        asyncio.run(service.serve(folder, connect, host=host, port=port, on_ready=_tell))
+
+
+def _local(data_dir: Path, engine: str, base_models: list[str]) -> Any:
+    from art.client.backends.local_server import local_server
+
+    options: dict[str, Any] = {"engine": {"name": engine}}
+    if base_models:
+        options["control"] = {"base_models": base_models}
+    return local_server(data_dir.absolute(), options)
+
+
+def _tell(address: str, key: str) -> None:
+    typer.echo(f"export TINKER_BASE_URL={address}\nexport TINKER_API_KEY={key}")
+    sys.stdout.flush()

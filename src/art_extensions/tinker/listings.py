@@ -1,0 +1,213 @@
+"""The REST part of Tinker's API: sessions, runs and checkpoints, listed and changed; a checkpoint's files."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from art.errors import NotFoundError
+from art.wire.records import first_flaw
+from art_extensions.tinker.records import PathAsked, TtlAsked
+from art_extensions.tinker.refusals import refusal
+from art_extensions.tinker.saved_weights import KINDS, find_weights, is_over, stored_until
+from art_extensions.tinker.sessions import KeyRing
+from art_extensions.tinker.store import Run, Sampler, SavedCheckpoint, Session, Tables, TinkerStore
+
+OwnerOf = Callable[[Request], Awaitable[str]]
+_CHECKPOINT = "/api/v1/training_runs/{run_id}/checkpoints/{kind}/{name}"
+MOST_LISTED = 1000
+
+
+class Listings:
+    """The handlers."""
+
+    def __init__(self, store: TinkerStore, owner_of: OwnerOf, keys: KeyRing) -> None:
+        self._store, self._owner_of, self._keys = store, owner_of, keys
+
+    async def training_runs(self, request: Request) -> Response:
+        owner = await self._owner_of(request)
+        runs = await self._store.run(lambda tables: tables.select(Run, owner=owner))
+        saved = await self._store.run(lambda tables: _saved(tables, owner=owner))
+        shown, cursor = _page(request, list(reversed(runs)))
+        listed = [_run(one, saved) for one in shown]
+        return JSONResponse({"training_runs": listed, "cursor": cursor})
+
+    async def training_run(self, request: Request) -> Response:
+        owner = await self._owner_of(request)
+        run = await _run_of(self._store, owner, request)
+        saved = await self._store.run(lambda tables: _saved(tables, owner=owner))
+        return JSONResponse(_run(run, saved))
+
+    async def run_checkpoints(self, request: Request) -> Response:
+        run = await _run_of(self._store, await self._owner_of(request), request)
+        saved = await self._store.run(lambda tables: _saved(tables, run_id=run.run_id))
+        return JSONResponse({"checkpoints": [_checkpoint(one) for one in saved]})
+
+    async def checkpoints(self, request: Request) -> Response:
+        owner = await self._owner_of(request)
+        saved = await self._store.run(lambda tables: _saved(tables, owner=owner))
+        shown, cursor = _page(request, list(reversed(saved)))
+        return JSONResponse({"checkpoints": [_checkpoint(one) for one in shown], "cursor": cursor})
+
+    async def delete(self, request: Request) -> Response:
+        path, owner = _path(request), await self._owner_of(request)
+        if not await self._store.run(lambda tables: tables.delete(SavedCheckpoint, path=path, owner=owner)):
+            raise NotFoundError(f"no checkpoint {path!r} of this key", status=404)
+        return Response(status_code=204)
+
+    async def publish(self, request: Request) -> Response:
+        await _change(self._store, await self._owner_of(request), request, public=request.method == "POST")
+        return Response(status_code=204)
+
+    async def ttl(self, request: Request) -> Response:
+        owner = await self._owner_of(request)
+        try:
+            asked = TtlAsked.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise refusal(f"{first_flaw(error)}") from error
+        await _change(self._store, owner, request, expires_at=stored_until(asked.ttl_seconds))
+        return Response(status_code=204)
+
+    async def file(self, request: Request) -> Response:
+        """A file of the adapter, as PEFT has it."""
+        owner = await self._owner_of(request)
+        saved = await self._store.run(lambda tables: find_weights(tables, _path(request), owner))
+        server = await self._keys.server(owner)
+        name = request.path_params["file"]
+        return Response(
+            await server.file(saved.model, saved.step, name), media_type="application/octet-stream"
+        )
+
+    async def files(self, request: Request) -> Response:
+        owner = await self._owner_of(request)
+        saved = await self._store.run(lambda tables: find_weights(tables, _path(request), owner))
+        manifest = await (await self._keys.server(owner)).files(saved.model, saved.step)
+        return Response(manifest.model_dump_json(), media_type="application/json")
+
+    async def weights_info(self, request: Request) -> Response:
+        owner = await self._owner_of(request)
+        try:
+            path = PathAsked.model_validate_json(await request.body()).tinker_path
+        except ValidationError as error:
+            raise refusal(f"{first_flaw(error)}") from error
+        saved = await self._store.run(lambda tables: find_weights(tables, path, owner))
+        run = await self._store.run(lambda tables: tables.find(Run, run_id=saved.run_id))
+        lora: Mapping[str, Any] = {} if run is None else run.lora
+        base = "" if run is None else run.base_model
+        return JSONResponse(
+            {"base_model": base, "is_lora": True, "lora_rank": lora.get("r"), "train_unembed": False}
+        )
+
+    async def sessions(self, request: Request) -> Response:
+        owner = await self._owner_of(request)
+        found = await self._store.run(lambda tables: tables.select(Session, owner=owner))
+        shown, _ = _page(request, list(reversed(found)))
+        return JSONResponse({"sessions": [one.session_id for one in shown]})
+
+    async def session(self, request: Request) -> Response:
+        owner, name = await self._owner_of(request), request.path_params["session_id"]
+        found = await self._store.run(lambda tables: tables.find(Session, session_id=name, owner=owner))
+        if found is None:
+            raise NotFoundError(f"no session {name!r} of this key", status=404)
+        runs = await self._store.run(lambda tables: tables.select(Run, session_id=name))
+        samplers = await self._store.run(lambda tables: tables.select(Sampler, session_id=name))
+        return JSONResponse(
+            {
+                "training_run_ids": [one.run_id for one in runs],
+                "sampler_ids": [one.sampler_id for one in samplers],
+                "user_metadata": dict(found.metadata),
+                "display_name": found.display_name,
+            }
+        )
+
+
+def listing_routes(store: TinkerStore, owner_of: OwnerOf, keys: KeyRing) -> list[BaseRoute]:
+    """Returns the routes."""
+    made = Listings(store, owner_of, keys)
+    return [
+        Route("/api/v1/training_runs", made.training_runs, methods=["GET"]),
+        Route("/api/v1/training_runs/{run_id}", made.training_run, methods=["GET"]),
+        Route("/api/v1/training_runs/{run_id}/checkpoints", made.run_checkpoints, methods=["GET"]),
+        Route("/api/v1/checkpoints", made.checkpoints, methods=["GET"]),
+        Route(_CHECKPOINT, made.delete, methods=["DELETE"]),
+        Route(f"{_CHECKPOINT}/publish", made.publish, methods=["POST", "DELETE"]),
+        Route(f"{_CHECKPOINT}/ttl", made.ttl, methods=["PUT"]),
+        Route(f"{_CHECKPOINT}/files", made.files, methods=["GET"]),
+        Route(f"{_CHECKPOINT}/files/{{file}}", made.file, methods=["GET"]),
+        Route("/api/v1/weights_info", made.weights_info, methods=["POST"]),
+        Route("/api/v1/sessions", made.sessions, methods=["GET"]),
+        Route("/api/v1/sessions/{session_id}", made.session, methods=["GET"]),
+    ]
+
+
+async def _run_of(store: TinkerStore, owner: str, request: Request) -> Run:
+    name = request.path_params["run_id"]
+    run = await store.run(lambda tables: tables.find(Run, run_id=name, owner=owner))
+    if run is None:
+        raise NotFoundError(f"no training run {name!r} of this key", status=404)
+    return run
+
+
+async def _change(store: TinkerStore, owner: str, request: Request, **values: Any) -> None:
+    where = {"path": _path(request), "owner": owner}
+    if not await store.run(lambda tables: tables.change(SavedCheckpoint, where, **values)):
+        raise NotFoundError(f"no checkpoint {where['path']!r} of this key", status=404)
+
+
+def _path(request: Request) -> str:
+    return "tinker://{run_id}/{kind}/{name}".format_map(request.path_params)
+
+
+def _saved(tables: Tables, **where: Any) -> list[SavedCheckpoint]:
+    return [one for one in tables.select(SavedCheckpoint, **where) if not is_over(one)]
+
+
+def _page(request: Request, rows: list[Any]) -> tuple[list[Any], dict[str, int]]:
+    """The rows that `limit` and `offset` ask for. Raises RequestError for numbers that are none."""
+    limit, offset = (
+        request.query_params.get(name, default) for name, default in (("limit", "20"), ("offset", "0"))
+    )
+    if not (limit.isdecimal() and offset.isdecimal()):
+        raise refusal(f"limit={limit!r} and offset={offset!r} are no whole numbers")
+    first, most = int(offset), min(int(limit) or MOST_LISTED, MOST_LISTED)
+    cursor = {"offset": first, "limit": most, "total_count": len(rows)}
+    return rows[first : first + most], cursor
+
+
+def _run(run: Run, saved: list[SavedCheckpoint]) -> dict[str, Any]:
+    mine = [one for one in saved if one.run_id == run.run_id]
+    newest = {kind: [one for one in mine if one.kind == kind][-1:] for kind in KINDS}
+    training, sampler = newest["weights"], newest["sampler_weights"]
+    return {
+        "training_run_id": run.run_id,
+        "base_model": run.base_model,
+        "model_owner": run.owner,
+        "is_lora": True,
+        "lora_rank": run.lora.get("r"),
+        "last_request_time": _time(run.used_at),
+        "last_checkpoint": _checkpoint(training[0]) if training else None,
+        "last_sampler_checkpoint": _checkpoint(sampler[0]) if sampler else None,
+        "user_metadata": {name: str(value) for name, value in run.metadata.items()},
+    }
+
+
+def _checkpoint(saved: SavedCheckpoint) -> dict[str, Any]:
+    return {
+        "checkpoint_id": f"{saved.kind}/{saved.name}",
+        "checkpoint_type": KINDS[saved.kind],
+        "time": _time(saved.created_at),
+        "tinker_path": saved.path,
+        "public": saved.public,
+        "user_metadata": dict(saved.metadata),
+        "expires_at": None if saved.expires_at is None else _time(saved.expires_at),
+    }
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()

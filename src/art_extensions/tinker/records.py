@@ -1,0 +1,162 @@
+"""The JSON requests of Tinker's API. Fields that a newer client sends beside them change nothing here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+
+class Asked(BaseModel):
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class CreateSession(Asked):
+    tags: list[str] = Field(default_factory=list)
+    user_metadata: dict[str, Any] | None = None
+    sdk_version: str = ""
+    project_id: str | None = None
+    display_name: str | None = None
+
+
+class SessionAsked(Asked):
+    session_id: str
+
+
+class LoraAsked(Asked):
+    rank: Annotated[int, Field(ge=1, le=1024)]
+    seed: int | None = None
+    train_unembed: bool = True
+    train_mlp: bool = True
+    train_attn: bool = True
+
+
+class OptimizerAsked(Asked):
+    type: str = "adamw"
+
+
+class CreateModel(Asked):
+    session_id: str
+    model_seq_id: int
+    base_model: str
+    user_metadata: dict[str, Any] | None = None
+    lora_config: LoraAsked | None = None
+    optimizer_config: OptimizerAsked = OptimizerAsked()
+
+
+class ModelAsked(Asked):
+    model_id: str
+
+
+class AdamAsked(Asked):
+    """AdamW, as `torch.optim.AdamW` has it. A `grad_clip_norm` of 0 clips nothing."""
+
+    type: Literal["adamw"] = "adamw"
+    learning_rate: Annotated[FiniteFloat, Field(ge=0)] = 1e-4
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    eps: Annotated[FiniteFloat, Field(gt=0)] = 1e-12
+    weight_decay: Annotated[FiniteFloat, Field(ge=0)] = 0.0
+    grad_clip_norm: Annotated[FiniteFloat, Field(ge=0)] = 0.0
+
+
+class OptimStep(ModelAsked):
+    seq_id: int | None = None
+    optim_params: dict[str, Any] = Field(default_factory=dict)
+    """Read as `AdamAsked` when it is its turn: a wrong value is an error of that future."""
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+
+
+class SaveWeights(ModelAsked):
+    seq_id: int | None = None
+    path: str | None = None
+    ttl_seconds: int | None = None
+    overwrite: bool = False
+    user_metadata: dict[str, str] | None = None
+
+
+class SaveForSampler(ModelAsked):
+    seq_id: int | None = None
+    path: str | None = None
+    sampling_session_seq_id: int | None = None
+    kind: str = "snapshot"
+    ttl_seconds: int | None = None
+    user_metadata: dict[str, str] | None = None
+
+
+class LoadWeights(Asked):
+    path: str
+    optimizer: bool = False
+    model_id: str | None = None
+    seq_id: int | None = None
+    session_id: str | None = None
+    model_seq_id: int | None = None
+    base_model: str | None = None
+    user_metadata: dict[str, Any] | None = None
+    optimizer_config: OptimizerAsked | None = None
+    weights_access_token: str | None = None
+
+
+class CreateSampler(Asked):
+    session_id: str
+    sampling_session_seq_id: int
+    base_model: str | None = None
+    model_path: str | None = None
+
+
+class SamplerAsked(Asked):
+    sampling_session_id: str
+
+
+class SamplingAsked(Asked):
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: str | list[str] | list[int] | None = None
+    temperature: FiniteFloat = 1.0
+    top_k: int = -1
+    top_p: FiniteFloat = 1.0
+
+
+class PromptAsked(Asked):
+    chunks: list[dict[str, Any]]
+
+
+class SampleAsked(Asked):
+    prompt: PromptAsked
+    num_samples: Annotated[int, Field(ge=1)] = 1
+    sampling_params: SamplingAsked = SamplingAsked()
+    base_model: str | None = None
+    model_path: str | None = None
+    sampling_session_id: str | None = None
+    seq_id: int | None = None
+    prompt_logprobs: bool | None = None
+    topk_prompt_logprobs: Annotated[int, Field(ge=0)] = 0
+    topk_sample_logprobs: Annotated[int, Field(ge=0)] = 0
+    target_prompt_logprobs: dict[str, Any] | None = None
+    prompt_alt_tokens_k: int = 0
+    prompt_logprobs_last_n: Annotated[int, Field(ge=1)] | None = None
+    record_stability_info: bool | None = None
+
+
+class RetrieveFuture(Asked):
+    request_id: str
+    allow_metadata_only: bool = False
+
+
+class RequestAsked(Asked):
+    request_id: str
+
+
+class PathAsked(Asked):
+    tinker_path: str
+
+
+class TtlAsked(Asked):
+    ttl_seconds: int | None = None
+
+
+class FinishAsked(Asked):
+    reason: dict[str, Any] = Field(default_factory=lambda: {"type": "success"})
+    detail: str | None = None

@@ -1,0 +1,476 @@
+"""Training runs: the requests of each are carried out in the order of their numbers, once, whatever dies.
+
+A request is on disk before it is acknowledged. A batch's body stays until the step that it is part of is on
+disk: where the server lost the gradients (it, or its trainer, was started again), the batches since the last
+step are sent again, from the first. A step is named after its request, so it is made once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from art.batch.encode import encode_arrays
+from art.errors import (
+    ARTError,
+    ConfigurationError,
+    NotFoundError,
+    RequestError,
+    ServerError,
+    TokenMismatchError,
+)
+from art.wire.gradients import GRADIENTS_LOST, MakeStepRequest
+from art.wire.records import first_flaw
+from art.wire.training import GradientUse, LoraSpec, OptimizerSpec, TrainRequest
+from art_extensions.tinker.art_server import ArtServer
+from art_extensions.tinker.batches import LossBatch, loss_batch, per_datum
+from art_extensions.tinker.forward_backward import (
+    ForwardBackwardCall,
+    forward_backward_output,
+    read_forward_backward,
+)
+from art_extensions.tinker.records import (
+    AdamAsked,
+    Asked,
+    LoadWeights,
+    LoraAsked,
+    OptimStep,
+    SaveForSampler,
+    SaveWeights,
+)
+from art_extensions.tinker.refusals import refusal
+from art_extensions.tinker.saved_weights import find_weights, keep_saved_steps, save_path, stored_until
+from art_extensions.tinker.store import (
+    QueuedRequest,
+    Run,
+    Sampler,
+    SavedCheckpoint,
+    Session,
+    Tables,
+    TinkerStore,
+    now,
+)
+
+_log = logging.getLogger(__name__)
+
+LARGEST_BATCH = 256 * 1024 * 1024
+"""Bytes of a decompressed batch."""
+UNCLIPPED = 1e30
+"""A gradient norm that is never reached."""
+ALPHA = 32.0
+"""Tinker's, whatever the rank."""
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+MLP = ("gate_proj", "up_proj", "down_proj")
+_PLACE = OptimizerSpec(learning_rate=None)
+"""A batch that moves nothing has to name an optimizer."""
+
+ServerOf = Callable[[str], Awaitable[ArtServer]]
+"""The server for an owner; waits until the owner's key is known."""
+A = TypeVar("A", bound=Asked)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Done:
+    """The outcome of a request: its result, and what it changes in one transaction."""
+
+    result: bytes
+    change: Callable[[Tables], object] = lambda tables: None
+    run: Mapping[str, Any] = field(default_factory=dict)
+    """New values of the run's fields."""
+    added: bool = False
+
+
+class TrainingRuns:
+    """The queue of each run."""
+
+    def __init__(self, store: TinkerStore, server_of: ServerOf) -> None:
+        self._store, self._server_of = store, server_of
+        self._workers: dict[str, asyncio.Task[None]] = {}
+        self._arrivals: dict[str, asyncio.Event] = {}
+        self._ends: dict[str, asyncio.Event] = {}
+        self._carry_out: Mapping[str, Callable[[Run, QueuedRequest], Awaitable[Done]]] = {
+            "create_model": self._create,
+            "load_new": self._load_new,
+            "load_weights": self._load,
+            "forward_backward": self._gradient,
+            "optim_step": self._step,
+            "save_weights": self._save,
+            "save_weights_for_sampler": self._save_for_sampler,
+        }
+
+    async def resume(self) -> None:
+        """Goes on with what an earlier process left."""
+        waiting = await self._store.run(lambda tables: tables.select(QueuedRequest, state="waiting"))
+        for run_id in {one.run_id for one in waiting}:
+            self._wake(run_id)
+
+    async def submit(self, request: QueuedRequest, run: Run | None = None) -> str:
+        """Writes a request down, with the run that it begins. The same number again is the same request.
+
+        Raises NotFoundError for a run that is not there, RequestError (409) for one whose session has ended.
+        """
+
+        def write(tables: Tables) -> None:
+            if run is not None:
+                tables.add(run)
+            known = tables.find(Run, run_id=request.run_id, owner=request.owner)
+            if known is None:
+                raise NotFoundError(f"no training run {request.run_id!r} of this key", status=404)
+            require_open(tables, known.session_id)
+            tables.add(request)
+            tables.change(Run, {"run_id": request.run_id}, used_at=now())
+
+        await self._store.run(write)
+        self._wake(request.run_id)
+        return request.request_id
+
+    async def retrieve(self, owner: str, request_id: str, seconds: float) -> QueuedRequest | None:
+        """The request when it has ended; None where it has not within so many seconds.
+
+        Raises NotFoundError.
+        """
+        end = self._ends.setdefault(request_id, asyncio.Event())
+        found = await self._store.run(
+            lambda tables: tables.find(QueuedRequest, request_id=request_id, owner=owner)
+        )
+        if found is None:
+            self._ends.pop(request_id, None)
+            raise NotFoundError(f"no request {request_id!r} of this key", status=404)
+        if found.state == "waiting":
+            try:
+                await asyncio.wait_for(end.wait(), seconds)
+            except TimeoutError:
+                return None
+            return await self.retrieve(owner, request_id, 0.0)
+        self._ends.pop(request_id, None)
+        return found
+
+    async def end_session(self, session_id: str) -> None:
+        """Frees what the runs of an ended session hold. Saved weights stay."""
+        runs = await self._store.run(lambda tables: tables.select(Run, session_id=session_id))
+        for run in runs:
+            if (worker := self._workers.pop(run.run_id, None)) is not None:
+                worker.cancel()
+                await asyncio.gather(worker, return_exceptions=True)
+            await self._store.run(partial(_give_up, run_id=run.run_id))
+            for request_id in [one for one in self._ends if one.startswith(f"{run.run_id}:")]:
+                self._ends[request_id].set()
+            try:
+                await self._free(run)
+            except ARTError as error:
+                _log.warning("run %s was not freed: %s", run.run_id, error)
+
+    async def _free(self, run: Run) -> None:
+        server = await self._server_of(run.owner)
+        saved = await self._store.run(
+            lambda tables: [one for one in tables.select(SavedCheckpoint) if one.model == run.name]
+        )
+        try:
+            await server.release(run.name)
+            if not saved:
+                await server.delete(run.name)
+        except NotFoundError:
+            return
+
+    async def close(self) -> None:
+        """Stops. What is not done goes on with the next process."""
+        for worker in self._workers.values():
+            worker.cancel()
+        await asyncio.gather(*self._workers.values(), return_exceptions=True)
+
+    def _wake(self, run_id: str) -> None:
+        self._arrivals.setdefault(run_id, asyncio.Event()).set()
+        worker = self._workers.get(run_id)
+        if worker is None or worker.done():
+            self._workers[run_id] = asyncio.create_task(self._work(run_id), name=f"tinker {run_id}")
+
+    async def _work(self, run_id: str) -> None:
+        """Carries out a run's requests, the next number first; until there is none."""
+        arrived = self._arrivals[run_id]
+        while True:
+            arrived.clear()
+            run, request = await self._store.run(lambda tables: _next(tables, run_id))
+            if request is None:
+                await arrived.wait()  # cancelled when the session or the process ends
+                continue
+            try:
+                done = await self._carry_out[request.kind](run, request)
+                state = "done"
+            except ARTError as error:
+                _log.warning("%s of %s failed: %s", request.kind, request.request_id, error)
+                done, state = Done(result=failure_of(error)), "failed"
+            except Exception as error:  # noqa: BLE001  a defect ends this request, not the run
+                _log.exception("%s of %s met a defect", request.kind, request.request_id)
+                done, state = Done(result=failure_of(error)), "failed"
+            await self._store.run(partial(_ended, request=request, done=done, state=state))
+            self._ends.setdefault(request.request_id, asyncio.Event()).set()
+
+    async def _create(self, run: Run, request: QueuedRequest) -> Done:
+        server, lora = await self._server_of(run.owner), LoraSpec.model_validate(run.lora)
+        seed = _read(LoraAsked, request).seed
+        await server.register(run.name, run.base_model, lora, _seed(run) if seed is None else seed)
+        return Done(result=_json(model_id=run.run_id, type="create_model"))
+
+    async def _load_new(self, run: Run, request: QueuedRequest) -> Done:
+        """A run that begins with saved weights."""
+        asked = _read(LoadWeights, request)
+        source = await self._store.run(lambda tables: find_weights(tables, asked.path, run.owner))
+        return await self._begin_with(run, run.name, source, asked)
+
+    async def _load(self, run: Run, request: QueuedRequest) -> Done:
+        """A run that goes on with saved weights: a new model takes the place of its own."""
+        asked = _read(LoadWeights, request)
+        source = await self._store.run(lambda tables: find_weights(tables, asked.path, run.owner))
+        done = await self._begin_with(run, f"{run.name}.{request.seq}", source, asked)
+        return replace(done, change=lambda tables: tables.forget_bodies(run.run_id, request.seq))
+
+    async def _begin_with(self, run: Run, name: str, source: SavedCheckpoint, asked: LoadWeights) -> Done:
+        server = await self._server_of(run.owner)
+        origin = await self._store.run(lambda tables: tables.find(Run, run_id=source.run_id))
+        lora = LoraSpec.model_validate((origin or run).lora)
+        await server.fork(name, source.model, source.step, weights_only=not asked.optimizer)
+        base = asked.base_model or (origin or run).base_model
+        info = await server.register(name, base, lora, _seed(run))
+        changed = {"name": name, "base_model": base, "step": info.step, "lora": lora.model_dump()}
+        return Done(result=_json(model_id=run.run_id, path=source.path, type="load_weights"), run=changed)
+
+    async def _gradient(self, run: Run, request: QueuedRequest) -> Done:
+        call, batch = await asyncio.to_thread(_batch_of, request)
+        use: GradientUse = "none" if call.forward_only else "add"
+        earlier = await self._store.run(lambda tables: _added(tables, run.run_id))
+        columns, metrics = await self._send(run, batch, use, earlier)
+        found = await asyncio.to_thread(per_datum, batch, columns["logprob"])
+        told = {
+            "loss:sum": metrics["loss/train"],
+            "forwarded_tokens:sum": metrics["data/forwarded_tokens"],
+            "loss_tokens:sum": metrics["data/step_trainer_tokens"],
+        }
+        result = await asyncio.to_thread(forward_backward_output, call, found, told)
+        return Done(result=result, added=use == "add")
+
+    async def _send(
+        self, run: Run, batch: LossBatch, use: GradientUse, earlier: Sequence[QueuedRequest]
+    ) -> tuple[Mapping[str, Any], dict[str, float]]:
+        """Sends a batch. Where the gradients before it are lost, those batches are sent first."""
+        server = await self._server_of(run.owner)
+        body = await asyncio.to_thread(_body_of, batch, run.step, len(earlier), use)
+        try:
+            return await server.gradients(run.name, body)
+        except RequestError as error:
+            if error.code != GRADIENTS_LOST or not earlier:
+                raise
+        await self._send_again(run, earlier)
+        return await server.gradients(run.name, body)
+
+    async def _send_again(self, run: Run, earlier: Sequence[QueuedRequest]) -> None:
+        _log.warning("run %s: %d batches since step %d are sent again", run.run_id, len(earlier), run.step)
+        server = await self._server_of(run.owner)
+        for number, one in enumerate(earlier):
+            _, batch = await asyncio.to_thread(_batch_of, one)
+            await server.gradients(
+                run.name, await asyncio.to_thread(_body_of, batch, run.step, number, "add")
+            )
+
+    async def _step(self, run: Run, request: QueuedRequest) -> Done:
+        try:
+            adam = AdamAsked.model_validate(_read(OptimStep, request).optim_params)
+        except ValidationError as error:
+            raise refusal(f"optim_params: {first_flaw(error)}; this server has AdamW") from error
+        earlier = await self._store.run(lambda tables: _added(tables, run.run_id))
+        asked = MakeStepRequest(
+            job_id=f"tinker:{run.run_id}:{request.seq}",
+            expected_step=run.step,
+            batches=len(earlier),
+            optimizer=OptimizerSpec(
+                learning_rate=None,
+                betas=(adam.beta1, adam.beta2),
+                eps=adam.eps,
+                weight_decay=adam.weight_decay,
+                max_grad_norm=adam.grad_clip_norm or UNCLIPPED,
+            ),
+            rate=adam.learning_rate,
+        )
+        server = await self._server_of(run.owner)
+        try:
+            made = await server.step(run.name, asked)
+        except RequestError as error:
+            if error.code != GRADIENTS_LOST or not earlier:
+                raise
+            await self._send_again(run, earlier)
+            made = await server.step(run.name, asked)
+        await self._keep_steps(server, run)
+        norm = made.metrics["loss/grad_norm"]
+        return Done(
+            result=_json(metrics={"unclipped_grad_l2:mean": norm, "step:max": float(made.step)}),
+            change=lambda tables: tables.forget_bodies(run.run_id, request.seq),
+            run={"step": made.step},
+        )
+
+    async def _keep_steps(self, server: ArtServer, run: Run) -> None:
+        steps = await self._store.run(lambda tables: keep_saved_steps(tables, run.name))
+        await server.keep_steps(run.name, steps)
+
+    async def _save(self, run: Run, request: QueuedRequest) -> Done:
+        asked = _read(SaveWeights, request)
+        saved = self._saved(run, "weights", asked.path or f"{request.seq:06d}", asked.ttl_seconds, asked)
+        taken = await self._store.run(lambda tables: tables.find(SavedCheckpoint, path=saved.path))
+        if taken is not None and not asked.overwrite:
+            raise refusal(f"{saved.path} is there already: say overwrite=True, or use another name")
+
+        def write(tables: Tables) -> None:
+            tables.delete(SavedCheckpoint, path=saved.path)
+            tables.add(saved)
+
+        return Done(result=_json(path=saved.path, type="save_weights"), change=write)
+
+    async def _save_for_sampler(self, run: Run, request: QueuedRequest) -> Done:
+        asked = _read(SaveForSampler, request)
+        if asked.kind != "snapshot":
+            raise refusal(f"kind {asked.kind!r} is not supported: this server saves snapshots")
+        model = await (await self._server_of(run.owner)).serve(run.name, run.step)
+        if asked.path is None:
+            sampler = Sampler(
+                sampler_id=f"{run.session_id}:sample:{asked.sampling_session_seq_id or 0}",
+                owner=run.owner,
+                session_id=run.session_id,
+                base_model=run.base_model,
+                path=None,
+                model=model,
+                step=run.step,
+                created_at=now(),
+            )
+            result = _json(sampling_session_id=sampler.sampler_id, type="save_weights_for_sampler")
+            return Done(result=result, change=lambda tables: tables.add(sampler))
+        saved = self._saved(run, "sampler_weights", asked.path, asked.ttl_seconds, asked)
+
+        def write(tables: Tables) -> None:
+            tables.delete(SavedCheckpoint, path=saved.path)
+            tables.add(saved)
+
+        return Done(result=_json(path=saved.path, type="save_weights_for_sampler"), change=write)
+
+    @staticmethod
+    def _saved(
+        run: Run, kind: str, name: str, ttl_seconds: int | None, asked: SaveWeights | SaveForSampler
+    ) -> SavedCheckpoint:
+        return SavedCheckpoint(
+            path=save_path(run.run_id, kind, name),
+            owner=run.owner,
+            run_id=run.run_id,
+            kind=kind,
+            name=name,
+            model=run.name,
+            step=run.step,
+            created_at=now(),
+            expires_at=stored_until(ttl_seconds),
+            metadata=asked.user_metadata or {},
+        )
+
+
+def require_open(tables: Tables, session_id: str) -> Session:
+    """The session. Raises NotFoundError, RequestError (409) where it has ended."""
+    session = tables.find(Session, session_id=session_id)
+    if session is None:
+        raise NotFoundError(f"no session {session_id!r}", status=404)
+    if session.ended is not None:
+        raise refusal(f"session {session_id!r} has ended ({session.ended}): begin a new one")
+    return session
+
+
+def lora_of(asked: LoraAsked) -> LoraSpec:
+    """The adapter that a program asks for. Raises RequestError where none of its parts can be trained.
+
+    The output layer is not adapted here, whatever `train_unembed` says.
+    """
+    if asked.train_attn and asked.train_mlp:
+        return LoraSpec(r=asked.rank, alpha=ALPHA)
+    targets = [*(ATTENTION if asked.train_attn else ()), *(MLP if asked.train_mlp else ())]
+    if not targets:
+        raise refusal(
+            "train_unembed alone trains nothing here: the output layer is not adapted. Set train_attn or "
+            "train_mlp",
+            param="lora_config",
+        )
+    return LoraSpec(r=asked.rank, alpha=ALPHA, targets=targets)
+
+
+def _next(tables: Tables, run_id: str) -> tuple[Run, QueuedRequest | None]:
+    run = tables.find(Run, run_id=run_id)
+    if run is None:
+        raise NotFoundError(f"no training run {run_id!r}", status=404)
+    return run, tables.find(QueuedRequest, run_id=run_id, seq=run.next_seq, state="waiting")
+
+
+def _ended(tables: Tables, request: QueuedRequest, done: Done, state: str) -> None:
+    done.change(tables)
+    tables.change(
+        QueuedRequest, {"request_id": request.request_id}, state=state, result=done.result, added=done.added
+    )
+    if not done.added:
+        tables.change(QueuedRequest, {"request_id": request.request_id}, body=None)
+    tables.change(Run, {"run_id": request.run_id}, next_seq=request.seq + 1, **done.run)
+
+
+def _give_up(tables: Tables, run_id: str) -> None:
+    failed = failure_of(refusal("the session has ended"))
+    tables.change(QueuedRequest, {"run_id": run_id, "state": "waiting"}, state="failed", result=failed)
+    tables.change(QueuedRequest, {"run_id": run_id}, body=None, added=False)
+
+
+def _added(tables: Tables, run_id: str) -> list[QueuedRequest]:
+    return tables.select(QueuedRequest, order="seq", run_id=run_id, added=True)
+
+
+def _batch_of(request: QueuedRequest) -> tuple[ForwardBackwardCall, LossBatch]:
+    """The checked call of a stored body: its encoding, a zero byte, the bytes as they came."""
+    encoding, _, body = (request.body or b"").partition(b"\0")
+    call = read_forward_backward(
+        body,
+        content_type="application/x-protobuf",
+        content_encoding=encoding.decode() or None,
+        largest=LARGEST_BATCH,
+    )
+    return call, loss_batch(call)
+
+
+def _body_of(batch: LossBatch, step: int, update: int, use: GradientUse) -> bytes:
+    request = TrainRequest(
+        model="-",  # the server's to say
+        step=step,
+        update=update,
+        gradient=use,
+        algorithm=batch.algorithm,
+        optimizer=_PLACE,
+        normalizer=batch.normalizer,
+    )
+    return encode_arrays(batch.tree, batch.entries, request)
+
+
+def _read(kind: type[A], request: QueuedRequest) -> A:
+    return kind.model_validate_json(request.body or b"{}")
+
+
+def _seed(run: Run) -> int:
+    """A seed of the run's own."""
+    return zlib.crc32(run.run_id.encode())
+
+
+def _json(**values: Any) -> bytes:
+    return json.dumps(values).encode()
+
+
+_OF_THE_USER = (RequestError, ConfigurationError, TokenMismatchError, NotFoundError)
+
+
+def failure_of(error: Exception) -> bytes:
+    ours = not isinstance(error, _OF_THE_USER) or (isinstance(error, ServerError) and error.status >= 500)
+    text = str(error) if isinstance(error, ARTError) else f"internal error: {error!r}"
+    return _json(error=text, category="server" if ours else "user")

@@ -1,0 +1,184 @@
+"""Samples: futures in memory. After a restart the client is told that one is gone, and asks for it again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from art.errors import ARTError
+from art_extensions.tinker.art_server import ArtServer
+from art_extensions.tinker.records import SampleAsked
+from art_extensions.tinker.refusals import refusal
+from art_extensions.tinker.runs import failure_of
+from art_extensions.tinker.sample_response import AnswerSequence, sample_response
+from art_extensions.tinker.store import Sampler, now
+
+_log = logging.getLogger(__name__)
+
+KEPT_S = 600.0
+"""How long a result stays that nobody fetched, or fetched once."""
+_UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k")
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class SampleFuture:
+    """One request for samples."""
+
+    owner: str
+    session_id: str
+    sequence_ids: list[str]
+    created_at: float = field(default_factory=now)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    result: bytes = b""
+    failed: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+class SampleFutures:
+    """The requests by their ids, which say sampler and number: the same again is the same request."""
+
+    def __init__(self, server_of: Callable[[str], Awaitable[ArtServer]]) -> None:
+        self._server_of = server_of
+        self._futures: dict[str, SampleFuture] = {}
+
+    def submit(self, sampler: Sampler, asked: SampleAsked) -> tuple[str, SampleFuture]:
+        """The id, and the future, which is being worked on."""
+        request_id = f"{sampler.sampler_id}:{asked.seq_id or 0}"
+        known = self._futures.get(request_id)
+        if known is None or known.owner != sampler.owner:
+            self._prune()
+            known = self._futures[request_id] = SampleFuture(
+                owner=sampler.owner,
+                session_id=sampler.session_id,
+                sequence_ids=[f"{request_id}:{number}" for number in range(asked.num_samples)],
+            )
+            known.task = asyncio.create_task(self._sample(known, sampler, asked), name=request_id)
+        return request_id, known
+
+    def find(self, owner: str, request_id: str) -> SampleFuture | None:
+        """The future of an owner; None where there is none, or none any more."""
+        found = self._futures.get(request_id)
+        return found if found is not None and found.owner == owner else None
+
+    def cancel(self, owner: str, request_id: str) -> None:
+        """Stops a request; what is no such request is ignored."""
+        found = self.find(owner, request_id)
+        if found is not None and found.task is not None:
+            found.task.cancel()
+            del self._futures[request_id]
+
+    def end_session(self, session_id: str) -> None:
+        """Stops and forgets all requests of a session."""
+        for request_id, one in list(self._futures.items()):
+            if one.session_id == session_id:
+                self.cancel(one.owner, request_id)
+
+    async def close(self) -> None:
+        """Stops all."""
+        tasks = [one.task for one in self._futures.values() if one.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _prune(self) -> None:
+        old = now() - KEPT_S
+        for request_id in [
+            k for k, one in self._futures.items() if one.done.is_set() and one.created_at < old
+        ]:
+            del self._futures[request_id]
+
+    async def _sample(self, future: SampleFuture, sampler: Sampler, asked: SampleAsked) -> None:
+        try:
+            server = await self._server_of(sampler.owner)
+            reply = await server.generate(generate_request(sampler.model, asked))
+            future.result = answer(asked, reply)
+        except ARTError as error:
+            future.result, future.failed = failure_of(error), True
+        except Exception as error:  # noqa: BLE001  a defect ends this sample alone
+            _log.exception("sampling met a defect")
+            future.result, future.failed = failure_of(error), True
+        future.done.set()
+
+
+def generate_request(model: str, asked: SampleAsked) -> dict[str, Any]:
+    """The body of `/inference/v1/generate`. Raises RequestError for what this server does not do."""
+    for name in _UNSUPPORTED:
+        if getattr(asked, name):
+            raise refusal(f"{name} is not supported by this server: leave it out", param=name)
+    params = asked.sampling_params
+    wanted: dict[str, Any] = {
+        "n": asked.num_samples,
+        "temperature": params.temperature,
+        "logprobs": asked.topk_sample_logprobs,
+    }
+    if params.max_tokens is not None:
+        wanted["max_tokens"] = params.max_tokens
+    if params.seed is not None:
+        wanted["seed"] = params.seed
+    if params.top_k != -1:
+        wanted["top_k"] = params.top_k
+    if params.top_p != 1.0:
+        wanted["top_p"] = params.top_p
+    if asked.prompt_logprobs or asked.topk_prompt_logprobs:
+        wanted["prompt_logprobs"] = asked.topk_prompt_logprobs
+    stops = [params.stop] if isinstance(params.stop, str) else list(params.stop or ())
+    if ids := [one for one in stops if isinstance(one, int)]:
+        wanted["stop_token_ids"] = ids
+    if texts := [one for one in stops if isinstance(one, str)]:
+        wanted["stop"] = texts
+    return {"model": model, "token_ids": prompt_ids(asked.prompt.chunks), "sampling_params": wanted}
+
+
+def prompt_ids(chunks: Sequence[dict[str, Any]]) -> list[int]:
+    """The ids of a prompt's chunks. Raises RequestError for a chunk that is no text, and for no id at all."""
+    ids: list[int] = []
+    for number, chunk in enumerate(chunks):
+        tokens = chunk.get("tokens")
+        if chunk.get("type", "encoded_text") != "encoded_text" or not isinstance(tokens, list):
+            raise refusal(f"prompt.chunks[{number}] is {chunk.get('type')!r}: this server takes encoded_text")
+        ids += tokens
+    if not ids:
+        raise refusal("the prompt has no tokens", param="prompt")
+    return ids
+
+
+def answer(asked: SampleAsked, reply: dict[str, Any]) -> bytes:
+    """The reply of the server as the SDK reads it."""
+    k = asked.topk_sample_logprobs
+    sequences = [_sequence(choice, k) for choice in reply["choices"]]
+    scored = reply.get("prompt_logprobs")
+    if scored is None:
+        return sample_response(sequences)
+    ids = prompt_ids(asked.prompt.chunks)
+    skip = 0 if asked.prompt_logprobs_last_n is None else len(ids) - asked.prompt_logprobs_last_n
+    logprobs = [
+        None if one is None or at < skip else float(one[str(ids[at])]["logprob"])
+        for at, one in enumerate(scored)
+    ]
+    tops = None
+    if asked.topk_prompt_logprobs:
+        tops = [
+            None if one is None or at < skip else _ranked(one, asked.topk_prompt_logprobs)
+            for at, one in enumerate(scored)
+        ]
+    return sample_response(sequences, prompt_logprobs=logprobs, top_prompt_logprobs=tops)
+
+
+def _sequence(choice: dict[str, Any], k: int) -> AnswerSequence:
+    content = choice["logprobs"]["content"]
+    reason: Literal["stop", "length"] = "length" if choice["finish_reason"] == "length" else "stop"
+    tops = [[(one["token_id"], one["logprob"]) for one in entry["top_logprobs"]] for entry in content]
+    return AnswerSequence(
+        tokens=choice["token_ids"],
+        logprobs=[entry["logprob"] for entry in content],
+        stop_reason=reason,
+        top_tokens=tops if k else None,
+    )
+
+
+def _ranked(entry: dict[str, Any], k: int) -> list[tuple[int, float]]:
+    ranked = [(one["rank"], int(name), float(one["logprob"])) for name, one in entry.items() if "rank" in one]
+    return [(token, logprob) for _, token, logprob in sorted(ranked)[:k]]

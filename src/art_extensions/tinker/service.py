@@ -1,0 +1,108 @@
+"""Tinker's API in a process of its own, before a server of this machine or of another one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from art.client.backends.local_server import LocalServer
+from art.client.http.connection import ServerConnection
+from art.process.files import write_whole
+from art.process.resources import listen
+from art_extensions.tinker.app import TinkerRoutes, make_app
+from art_extensions.tinker.art_server import ArtServer
+from art_extensions.tinker.runs import TrainingRuns
+from art_extensions.tinker.samples import SampleFutures
+from art_extensions.tinker.sessions import PREFIX, KeyRing, Sessions
+from art_extensions.tinker.store import TinkerStore
+
+_log = logging.getLogger(__name__)
+
+Connect = Callable[[str | None], ArtServer]
+
+
+def local_connect(server: LocalServer) -> Connect:
+    """How to reach the server of a folder of this machine, which is started when it is first needed, and
+    again when it dies.
+    """
+    process, starting = server.process, asyncio.Lock()
+
+    async def bring_up() -> None:
+        if server.is_ready:
+            return
+        async with starting:
+            if not server.is_ready:
+                await asyncio.to_thread(server.bring_up)
+
+    def connect(key: str | None) -> ArtServer:
+        async def address() -> tuple[str, str]:
+            await bring_up()
+            return process.url, process.key if key is None else key
+
+        return ArtServer(ServerConnection(address, bring_up, process.state))
+
+    return connect
+
+
+def remote_connect(url: str, own_key: str) -> Connect:
+    """How to reach a server at an address. own_key: the server's own, for who has the key of this service."""
+
+    async def wait() -> None:
+        """A server of somebody else can only be waited for."""
+
+    def connect(key: str | None) -> ArtServer:
+        async def address() -> tuple[str, str]:
+            return url, own_key if key is None else key
+
+        return ArtServer(ServerConnection(address, wait))
+
+    return connect
+
+
+def service_key(folder: Path) -> str:
+    """The key of the folder's service, made when it is first needed: the same after each start."""
+    file = folder / "key"
+    if file.is_file():
+        return file.read_text(encoding="utf-8").strip()
+    key = f"{PREFIX}art-{secrets.token_urlsafe(32)}"
+    write_whole(file, key)
+    return key
+
+
+def make_service(folder: Path, connect: Connect) -> tuple[TinkerRoutes, str]:
+    """The service of a folder, and its key."""
+    key = service_key(folder)
+    store, keys = TinkerStore(folder / "tinker.sqlite"), KeyRing(own=key, connect=connect)
+    runs, samples = TrainingRuns(store, keys.server), SampleFutures(keys.server)
+    return TinkerRoutes(store, keys, runs, samples, Sessions(store, runs, samples)), key
+
+
+async def serve(
+    folder: Path, connect: Connect, *, host: str, port: int, on_ready: Callable[[str, str], None]
+) -> None:
+    """Serves until a signal. on_ready: is called with the address and the key."""
+    routes, key = make_service(folder, connect)
+    listener = listen(host, port)
+    config = uvicorn.Config(
+        make_app(routes), log_level="warning", access_log=False, timeout_keep_alive=75, lifespan="on"
+    )
+    server = _Told(config, lambda: on_ready(f"http://{host}:{listener.getsockname()[1]}", key))
+    await server.serve(sockets=[listener])
+
+
+class _Told(uvicorn.Server):
+    """Tells when it serves."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
