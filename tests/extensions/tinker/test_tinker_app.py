@@ -117,7 +117,9 @@ class Client:
         return str((await self.post("forward_backward", body, **kind)).json()["request_id"])
 
     async def step(self, model: str, seq: int, **adam: Any) -> str:
-        asked = {"model_id": model, "seq_id": seq, "optim_params": {"learning_rate": 1e-3, **adam}}
+        rates = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0, "grad_clip_norm": 0.0}
+        params = {"learning_rate": 1e-3, **rates, **adam}
+        asked = {"model_id": model, "seq_id": seq, "adam_params": params, "type": "optim_step"}
         return str((await self.post("optim_step", asked)).json()["request_id"])
 
     async def result(self, request: str) -> Any:
@@ -148,7 +150,7 @@ async def test_requests_are_carried_out_in_the_order_of_their_numbers(tmp_path: 
         assert server.calls == [("register", "art/nano-games", 4, "all-linear", 7)]
         first = await client.batch(model, 1)
         moved = await client.result(late)
-        assert moved["metrics"] == {"unclipped_grad_l2:mean": 2.5, "step:max": 1.0}
+        assert moved["metrics"] == {"unclipped_grad_l2:mean": 2.5, "learning_rate:mean": 1e-3}
         assert server.calls[1:] == [
             ("add", 0, 0, 4),
             ("add", 0, 1, 4),
@@ -193,7 +195,7 @@ async def test_a_later_process_goes_on_where_the_one_before_ended(tmp_path: Path
         waiting = await client.step(model, 3)
     server.replies = None
     async with serving(tmp_path, server) as client:
-        assert (await client.result(waiting))["metrics"]["step:max"] == 1.0
+        assert (await client.result(waiting))["metrics"]["learning_rate:mean"] == 1e-3
         assert (await client.result(begun)).metrics["loss:sum"] == 1.0
         assert [one[:3] for one in server.calls if one[0] == "step"] == [("step", 0, 2)]
 
@@ -216,8 +218,14 @@ async def test_a_wrong_batch_fails_alone_and_the_run_goes_on(
         assert wrong["category"] == "user" and said in wrong["error"]
         bad = await client.result(await client.step(model, 2, learning_rate=-1.0))
         assert bad["category"] == "user" and "learning_rate" in bad["error"]
-        await client.result(await client.batch(model, 3))
-        assert (await client.result(await client.step(model, 4)))["metrics"]["step:max"] == 1.0
+        other = {"model_id": model, "seq_id": 3, "optimizer_params": {"type": "dimuon", "learning_rate": 1.0}}
+        unlike = await client.result((await client.post("optim_step", other)).json()["request_id"])
+        assert unlike["category"] == "user" and "'dimuon': this server has AdamW" in unlike["error"]
+        unknown = {"model_id": model, "seq_id": 4, "learning_rate": 1.0}
+        refused = await client.post("optim_step", unknown)
+        assert refused.status_code == 400 and "learning_rate" in refused.json()["detail"]
+        await client.result(await client.batch(model, 4))
+        assert (await client.result(await client.step(model, 5)))["metrics"]["learning_rate:mean"] == 1e-3
 
 
 async def test_a_session_that_is_not_heard_ends_and_frees_what_it_held(

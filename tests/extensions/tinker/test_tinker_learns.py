@@ -27,5 +27,5 @@ def test_the_program_of_the_guide_learns(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr[-3000:]
     rewards = [float(line.split()[1]) for line in done.stdout.splitlines()]
-    assert len(rewards) == 40
-    assert fmean(rewards[:5]) < 0.5 and fmean(rewards[-5:]) > 0.75
+    assert len(rewards) == 12
+    assert rewards[0] < 0.6 and fmean(rewards[-3:]) > 0.8
