@@ -47,6 +47,7 @@ ON_REQUEST = {
     "real": "real",
     "skills": "learning.skills",
     "sweep": "learning.sweep",
+    "tinker": "tinker.steps",
     "ui": "serving.ui",
 }
 """Only when named: long runs that write into docs, what needs libraries, CUDA or a browser."""

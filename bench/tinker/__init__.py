@@ -1,0 +1,1 @@
+"""What Tinker's API costs and gains here."""
