@@ -1,7 +1,8 @@
 """The peer: the same samples and the same batch in plain torch, row by row, in one process without a server.
 
-It reads one line of JSON, {base, prompts, each, tokens, data, loops}, and prints one, {sample, train}:
-the seconds of each loop. Sampling is `transformers.generate` with the adapter on; training is padded rows, PEFT, AdamW.
+It reads one line of JSON, {base, prompts, each, tokens, data, loops}, and prints one, {sample, train}: the
+seconds of each loop. Sampling is `transformers.generate` with the adapter on; training is padded rows, PEFT
+and AdamW.
 """
 
 from __future__ import annotations
