@@ -1,4 +1,6 @@
-"""Saved weights by their paths: tinker://RUN/weights/NAME to train on, .../sampler_weights/NAME to sample."""
+"""Saved weights by their paths: tinker://RUN/weights/NAME to train on, .../sampler_weights/NAME to sample,
+.../external_weights/NAME to download.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from art.errors import NotFoundError
 from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.store import Sampler, SavedCheckpoint, Tables, now
 
-KINDS = {"weights": "training", "sampler_weights": "sampler"}
+EXTERNAL = "external_weights"
+KINDS = {"weights": "training", "sampler_weights": "sampler", EXTERNAL: "external"}
 """The middle of a path -> Tinker's word for it."""
 KEPT_SAMPLERS = 8
 """A run's newest samplers without a name, whose steps stay."""
@@ -33,6 +36,14 @@ def find_weights(tables: Tables, path: str, owner: str) -> SavedCheckpoint:
     found = tables.find(SavedCheckpoint, path=path)
     if found is None or not (found.owner == owner or found.public) or is_over(found):
         raise NotFoundError(f"there are no weights at {path!r} for this key", status=404)
+    return found
+
+
+def find_usable(tables: Tables, path: str, owner: str) -> SavedCheckpoint:
+    """`find_weights`, to train on or to sample from. Raises RequestError for external ones, too."""
+    found = find_weights(tables, path, owner)
+    if found.kind == EXTERNAL:
+        raise refusal(f"{path!r} is external: its files can be downloaded, not loaded here")
     return found
 
 

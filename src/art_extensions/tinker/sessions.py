@@ -53,7 +53,7 @@ class KeyRing:
         owner = owner_of(key)
         if now() - self._checked.get(owner, 0.0) > _CHECK_S:
             server = self.connect(key.removeprefix(PREFIX))
-            await server.served_names()
+            await server.served()
             self._checked[owner] = now()
             self._remember(owner, server)
         return owner
