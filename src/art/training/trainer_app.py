@@ -122,8 +122,9 @@ class TrainerRoutes:
     ) -> None:
         self._loading, self._thread, self._config = trainer, thread, config
         self._rendezvous = rendezvous
-        self._jobs: dict[tuple[str, int, int], TrainerJob] = {}
-        """The jobs by model, step and update; only the newest of each model is remembered."""
+        self._jobs: dict[tuple[str, int, int, str], TrainerJob] = {}
+        """The jobs by model, step, update and, where nothing moves, the batch: several batches may have one
+        place then. Only the newest of each model is remembered."""
         self._running: set[asyncio.Future[None]] = set()
 
     @property
@@ -171,7 +172,8 @@ class TrainerRoutes:
         await asyncio.wrap_future(self._loading)
         body = await request.body()
         tree, entries, asked = await asyncio.to_thread(decode_batch, body)
-        key, digest = (asked.model, asked.step, asked.update), hashlib.sha256(body).hexdigest()
+        digest = hashlib.sha256(body).hexdigest()
+        key = (asked.model, asked.step, asked.update, "" if asked.gradient == "step" else digest)
         job = self._jobs.get(key)
         if job is None or (job.last is not None and job.last.type == "error"):
             self._trainer.check(tree, asked, entries)
