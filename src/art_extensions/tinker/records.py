@@ -1,14 +1,20 @@
-"""The JSON requests of Tinker's API. Fields that a newer client sends beside them change nothing here."""
+"""The JSON requests of Tinker's API, field by field as its SDK sends them.
+
+A field that is not here is refused: what a client says acts, or is an error.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 
 class Asked(BaseModel):
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    type: str | None = None
+    """The request's own name, which its route says too."""
 
 
 class CreateSession(Asked):
@@ -32,7 +38,10 @@ class LoraAsked(Asked):
 
 
 class OptimizerAsked(Asked):
+    model_config = ConfigDict(extra="ignore")
+
     type: str = "adamw"
+    """Another one is refused, whatever else it says."""
 
 
 class CreateModel(Asked):
@@ -51,19 +60,20 @@ class ModelAsked(Asked):
 class AdamAsked(Asked):
     """AdamW, as `torch.optim.AdamW` has it. A `grad_clip_norm` of 0 clips nothing."""
 
-    type: Literal["adamw"] = "adamw"
-    learning_rate: Annotated[FiniteFloat, Field(ge=0)] = 1e-4
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    eps: Annotated[FiniteFloat, Field(gt=0)] = 1e-12
-    weight_decay: Annotated[FiniteFloat, Field(ge=0)] = 0.0
-    grad_clip_norm: Annotated[FiniteFloat, Field(ge=0)] = 0.0
+    learning_rate: Annotated[FiniteFloat, Field(ge=0)]
+    beta1: Annotated[float, Field(ge=0, lt=1)]
+    beta2: Annotated[float, Field(ge=0, lt=1)]
+    eps: Annotated[FiniteFloat, Field(gt=0)]
+    weight_decay: Annotated[FiniteFloat, Field(ge=0)]
+    grad_clip_norm: Annotated[FiniteFloat, Field(ge=0)]
 
 
 class OptimStep(ModelAsked):
     seq_id: int | None = None
-    optim_params: dict[str, Any] = Field(default_factory=dict)
+    adam_params: dict[str, Any] | None = None
     """Read as `AdamAsked` when it is its turn: a wrong value is an error of that future."""
+    optimizer_params: dict[str, Any] | None = None
+    """Those of another optimizer."""
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]

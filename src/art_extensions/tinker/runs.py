@@ -48,6 +48,7 @@ from art_extensions.tinker.records import (
     SaveWeights,
 )
 from art_extensions.tinker.refusals import refusal
+from art_extensions.tinker.run_records import record_step
 from art_extensions.tinker.saved_weights import (
     EXTERNAL,
     find_usable,
@@ -234,12 +235,14 @@ class TrainingRuns:
     async def _load_new(self, run: Run, request: QueuedRequest) -> Done:
         """A run that begins with saved weights."""
         asked = _read(LoadWeights, request)
+        _refuse_foreign(asked)
         source = await self._store.run(lambda tables: find_usable(tables, asked.path, run.owner))
         return await self._begin_with(run, run.name, source, asked)
 
     async def _load(self, run: Run, request: QueuedRequest) -> Done:
         """A run that goes on with saved weights: a new model takes the place of its own."""
         asked = _read(LoadWeights, request)
+        _refuse_foreign(asked)
         source = await self._store.run(lambda tables: find_usable(tables, asked.path, run.owner))
         done = await self._begin_with(run, f"{run.name}.{request.seq}", source, asked)
         return replace(done, change=lambda tables: tables.forget_bodies(run.run_id, request.seq))
@@ -292,10 +295,7 @@ class TrainingRuns:
             )
 
     async def _step(self, run: Run, request: QueuedRequest) -> Done:
-        try:
-            adam = AdamAsked.model_validate(_read(OptimStep, request).optim_params)
-        except ValidationError as error:
-            raise refusal(f"optim_params: {first_flaw(error)}; this server has AdamW") from error
+        adam = _adam_of(_read(OptimStep, request))
         earlier = await self._store.run(lambda tables: _added(tables, run.run_id))
         asked = MakeStepRequest(
             job_id=f"tinker:{run.run_id}:{request.seq}",
@@ -319,9 +319,10 @@ class TrainingRuns:
             await self._send_again(run, earlier)
             made = await server.step(run.name, asked)
         await self._keep_steps(server, run)
+        await asyncio.to_thread(record_step, run, made, [one.result or b"" for one in earlier])
         norm = made.metrics["loss/grad_norm"]
         return Done(
-            result=_json(metrics={"unclipped_grad_l2:mean": norm, "step:max": float(made.step)}),
+            result=_json(metrics={"unclipped_grad_l2:mean": norm, "learning_rate:mean": adam.learning_rate}),
             change=lambda tables: tables.forget_bodies(run.run_id, request.seq),
             run={"step": made.step},
         )
@@ -492,6 +493,25 @@ def _body_of(batch: LossBatch, step: int, update: int, use: GradientUse) -> byte
 
 def _read(kind: type[A], request: QueuedRequest) -> A:
     return kind.model_validate_json(request.body or b"{}")
+
+
+def _refuse_foreign(asked: LoadWeights) -> None:
+    """Raises RequestError for what loading cannot do here."""
+    if asked.weights_access_token is not None:
+        raise refusal("weights_access_token is not supported: publish the weights, or use their own key")
+    if asked.optimizer_config is not None and asked.optimizer_config.type != "adamw":
+        raise refusal(f"optimizer {asked.optimizer_config.type!r} is not supported: this server has AdamW")
+
+
+def _adam_of(asked: OptimStep) -> AdamAsked:
+    """Raises RequestError for another optimizer, and for values that are none."""
+    if asked.adam_params is None:
+        kind = (asked.optimizer_params or {}).get("type")
+        raise refusal(f"optim_params are of {kind!r}: this server has AdamW, send AdamParams")
+    try:
+        return AdamAsked.model_validate(asked.adam_params)
+    except ValidationError as error:
+        raise refusal(f"optim_params: {first_flaw(error)}") from error
 
 
 def _seed(run: Run) -> int:

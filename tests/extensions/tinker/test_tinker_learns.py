@@ -1,0 +1,31 @@
+"""The program of the guide, with the real SDK, word for word: its model learns what the page says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from statistics import fmean
+
+from tinker_service import PYTHON, ROOT, serving, with_sdk
+
+GUIDE = ROOT / "docs" / "guides" / "tinker.md"
+pytestmark = with_sdk
+
+
+def test_the_program_of_the_guide_learns(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```text\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
+    (program,) = [one for one in blocks if "import tinker" in one]
+    with serving(tmp_path / "data") as service:
+        done = subprocess.run(
+            [str(PYTHON), "-c", program],
+            env=service.variables,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rewards = [float(line.split()[1]) for line in done.stdout.splitlines()]
+    assert len(rewards) == 12
+    assert rewards[0] < 0.6 and fmean(rewards[-3:]) > 0.8
