@@ -23,8 +23,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from art.engine.base_models import resolve_base
-from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
+from art.errors import (
+    ARTError,
+    AuthenticationError,
+    NotFoundError,
+    OverloadedError,
+    RequestError,
+    ServerError,
+    ServerUnreachableError,
+)
 from art.wire.records import first_flaw
+from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.copies import copy_weights
 from art_extensions.tinker.external import external_routes
 from art_extensions.tinker.forward_backward import read_envelope
@@ -275,7 +284,7 @@ class TinkerRoutes:
             base, step = run.base_model if run is not None else base, saved.step
             model = await server.serve(saved.model, saved.step)
         else:
-            model = await server.load_base(base)
+            model = await load_base(server, base)
         sampler = Sampler(
             sampler_id=f"{asked.session_id}:sample:{asked.sampling_session_seq_id}",
             owner=owner,
@@ -349,6 +358,19 @@ class TinkerRoutes:
             raise RequestError(reason, status=404, code="not_served")
 
         return refuse
+
+
+async def load_base(server: ArtServer, base_model: str) -> str:
+    """What to ask for as `model`. Raises RequestError for a base model that cannot be loaded.
+
+    The client asks again for minutes after a status of 500, which does not help a name that is wrong.
+    """
+    try:
+        return await server.load_base(base_model)
+    except (AuthenticationError, OverloadedError, ServerUnreachableError):
+        raise
+    except ARTError as error:
+        raise refusal(str(error), param="base_model") from error
 
 
 def future(request_id: str, **more: Any) -> Response:

@@ -13,7 +13,7 @@ from art.errors import NotFoundError
 from art_extensions.tinker.records import CopyWeights
 from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.runs import require_open
-from art_extensions.tinker.saved_weights import find_weights, save_path, stored_until
+from art_extensions.tinker.saved_weights import find_own, save_path, stored_until
 from art_extensions.tinker.store import COPY, Run, SavedCheckpoint, Session, Tables, now
 
 
@@ -25,9 +25,9 @@ def copy_weights(tables: Tables, owner: str, asked: CopyWeights, idempotency_key
     Raises NotFoundError, and RequestError: for a session that has ended, a wrong time to live, a run that is
     there already, and weights of another key.
     """
-    source = find_weights(tables, asked.source_path, owner)
-    if source.owner != owner:
-        raise refusal("weights of another key can be read by its server's models alone, and not be copied")
+    if asked.weights_access_token is not None:
+        raise refusal("weights_access_token is not supported: copy with the key that the weights are of")
+    source = find_own(tables, asked.source_path, owner)
     origin = tables.find(Run, run_id=source.run_id)
     if origin is None:
         raise NotFoundError(f"the run of {asked.source_path!r} is gone", status=404)

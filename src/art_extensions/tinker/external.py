@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from art.errors import RequestError, ServerError
 from art.wire.models import stays_in_folder
 from art_extensions.tinker.refusals import refusal
-from art_extensions.tinker.saved_weights import EXTERNAL, find_weights
+from art_extensions.tinker.saved_weights import EXTERNAL, adapter_files, find_own
 from art_extensions.tinker.sessions import KeyRing
 from art_extensions.tinker.store import SavedCheckpoint, TinkerStore, now
 
@@ -46,7 +46,7 @@ class ExternalWeights:
         root = f"{str(request.base_url).rstrip('/')}/api/v1/external/{quote(run_id, safe='')}/{quote(name)}"
         urls = {
             file: f"{root}/{quote(file)}?" + urlencode(self._signed(owner, run_id, name, file, expires))
-            for file in manifest.files
+            for file in adapter_files(manifest)
         }
         until = datetime.fromtimestamp(expires, UTC).isoformat()
         return JSONResponse({"urls": urls, "expires": until})
@@ -71,7 +71,7 @@ class ExternalWeights:
 
     async def _find(self, run_id: str, name: str, owner: str) -> SavedCheckpoint:
         path = f"tinker://{run_id}/{EXTERNAL}/{name}"
-        return await self._store.run(lambda tables: find_weights(tables, path, owner))
+        return await self._store.run(lambda tables: find_own(tables, path, owner))
 
     def _signed(self, owner: str, run_id: str, name: str, file: str, expires: int) -> dict[str, str]:
         text = "\n".join(("external weights", owner, run_id, name, file, str(expires)))

@@ -15,7 +15,7 @@ from art.errors import NotFoundError
 from art.wire.records import first_flaw
 from art_extensions.tinker.records import Asked, PathAsked, ProjectAsked, TtlAsked
 from art_extensions.tinker.refusals import refusal
-from art_extensions.tinker.saved_weights import KINDS, find_weights, is_over, stored_until
+from art_extensions.tinker.saved_weights import KINDS, find_own, find_weights, is_over, stored_until
 from art_extensions.tinker.session_search import SearchAsked, search_sessions
 from art_extensions.tinker.sessions import KeyRing
 from art_extensions.tinker.store import Run, Sampler, SavedCheckpoint, Session, Tables, TinkerStore
@@ -77,7 +77,7 @@ class Listings:
     async def file(self, request: Request) -> Response:
         """A file of the adapter, as PEFT has it."""
         owner = await self._owner_of(request)
-        saved = await self._store.run(lambda tables: find_weights(tables, _path(request), owner))
+        saved = await self._store.run(lambda tables: find_own(tables, _path(request), owner))
         server = await self._keys.server(owner)
         name = request.path_params["file"]
         return Response(
@@ -86,7 +86,7 @@ class Listings:
 
     async def files(self, request: Request) -> Response:
         owner = await self._owner_of(request)
-        saved = await self._store.run(lambda tables: find_weights(tables, _path(request), owner))
+        saved = await self._store.run(lambda tables: find_own(tables, _path(request), owner))
         manifest = await (await self._keys.server(owner)).files(saved.model, saved.step)
         return Response(manifest.model_dump_json(), media_type="application/json")
 

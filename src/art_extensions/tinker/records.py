@@ -109,6 +109,7 @@ class CopyWeights(Asked):
     model_seq_id: int | None = None
     destination_project_id: str | None = None
     ttl_seconds: int | None = None
+    weights_access_token: str | None = None
 
 
 class LoadWeights(Asked):

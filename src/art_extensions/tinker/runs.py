@@ -51,6 +51,7 @@ from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.run_records import record_step
 from art_extensions.tinker.saved_weights import (
     EXTERNAL,
+    adapter_files,
     find_usable,
     keep_saved_steps,
     save_path,
@@ -105,6 +106,8 @@ class TrainingRuns:
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
         self._ends: dict[str, asyncio.Event] = {}
+        self._contexts: dict[str, int] = {}
+        """Tokens that the base models have room for, by name."""
         self._carry_out: Mapping[str, Callable[[Run, QueuedRequest], Awaitable[Done]]] = {
             "create_model": self._create,
             "load_new": self._load_new,
@@ -259,6 +262,7 @@ class TrainingRuns:
 
     async def _gradient(self, run: Run, request: QueuedRequest) -> Done:
         call, batch = await asyncio.to_thread(_batch_of, request)
+        await self._check_lengths(run, call)
         use: GradientUse = "none" if call.forward_only else "add"
         earlier = await self._store.run(lambda tables: _added(tables, run.run_id))
         columns, metrics = await self._send(run, batch, use, earlier)
@@ -270,6 +274,20 @@ class TrainingRuns:
         }
         result = await asyncio.to_thread(forward_backward_output, call, found, told)
         return Done(result=result, added=use == "add")
+
+    async def _check_lengths(self, run: Run, call: ForwardBackwardCall) -> None:
+        """Raises RequestError for a datum longer than the base model's context."""
+        if run.base_model not in self._contexts:
+            served = await (await self._server_of(run.owner)).served()
+            self._contexts |= {name: room for name, room in served.items() if room is not None}
+        room = self._contexts.get(run.base_model)
+        for number, datum in enumerate(call.data):
+            if room is not None and len(datum.input_ids) > room:
+                raise refusal(
+                    f"data[{number}] has {len(datum.input_ids)} tokens; the context of {run.base_model} has "
+                    f"room for {room}",
+                    param=f"data[{number}].model_input",
+                )
 
     async def _send(
         self, run: Run, batch: LossBatch, use: GradientUse, earlier: Sequence[QueuedRequest]
@@ -381,7 +399,7 @@ class TrainingRuns:
         server = await self._server_of(run.owner)
         await server.serve(run.name, run.step)
         manifest = await server.files(run.name, run.step)
-        size = sum(one.size for one in manifest.files.values())
+        size = sum(adapter_files(manifest).values())
 
         def write(tables: Tables) -> None:
             tables.delete(SavedCheckpoint, path=saved.path)

@@ -23,6 +23,7 @@ class CursorAsked(Asked):
 
 class OwnerAsked(Asked):
     type: Literal["own", "accessible", "user"] = "own"
+    owner_urns: list[str] | None = None
 
 
 class StatusAsked(Asked):
