@@ -361,7 +361,7 @@ class TinkerRoutes:
 
 
 async def load_base(server: ArtServer, base_model: str) -> str:
-    """What to ask for as `model`. Raises RequestError for a base model that cannot be loaded.
+    """Returns what to ask for as `model`. Raises RequestError for a base model that cannot be loaded.
 
     The client asks again for minutes after a status of 500, which does not help a name that is wrong.
     """

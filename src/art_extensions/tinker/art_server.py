@@ -122,7 +122,7 @@ class ArtServer:
         return found
 
     async def served(self) -> dict[str, int | None]:
-        """What may be asked for as `model`, and the tokens that each has room for.
+        """Returns what may be asked for as `model`, and the tokens that each has room for.
 
         Raises AuthenticationError for a key that the server refuses.
         """

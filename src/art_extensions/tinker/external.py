@@ -63,9 +63,10 @@ class ExternalWeights:
             raise refusal(f"{file!r} is no file's name")
         saved = await self._find(run_id, name, owner)
         try:
-            server = await asyncio.wait_for(self._keys.server(owner), _KEY_S)
+            async with asyncio.timeout(_KEY_S):
+                server = await self._keys.server(owner)
         except TimeoutError as error:
-            raise ServerError("the owner's key was not seen since the start", status=503) from error
+            raise ServerError("no request has had the owner's key since the start", status=503) from error
         found = await server.file(saved.model, saved.step, file)
         return Response(found, media_type="application/octet-stream")
 

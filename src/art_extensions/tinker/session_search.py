@@ -84,7 +84,7 @@ def _has(session: Session, status: StatusAsked) -> bool:
 
 
 def _status(session: Session) -> dict[str, Any] | None:
-    """None: it ended because its client was not heard."""
+    """Returns None for a session that ended because its client was not heard."""
     if session.ended is None:
         return {"type": "active"}
     if session.ended == "expired":
