@@ -23,12 +23,24 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from art.engine.base_models import resolve_base
-from art.errors import ARTError, AuthenticationError, NotFoundError, RequestError, ServerError
+from art.errors import (
+    ARTError,
+    AuthenticationError,
+    NotFoundError,
+    OverloadedError,
+    RequestError,
+    ServerError,
+    ServerUnreachableError,
+)
 from art.wire.records import first_flaw
+from art_extensions.tinker.art_server import ArtServer
+from art_extensions.tinker.copies import copy_weights
+from art_extensions.tinker.external import external_routes
 from art_extensions.tinker.forward_backward import read_envelope
 from art_extensions.tinker.listings import listing_routes
 from art_extensions.tinker.records import (
     Asked,
+    CopyWeights,
     CreateModel,
     CreateSampler,
     CreateSession,
@@ -41,6 +53,7 @@ from art_extensions.tinker.records import (
     RetrieveFuture,
     SampleAsked,
     SamplerAsked,
+    SaveExternal,
     SaveForSampler,
     SaveWeights,
     SessionAsked,
@@ -48,7 +61,7 @@ from art_extensions.tinker.records import (
 from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.runs import LARGEST_BATCH, TrainingRuns, lora_of, require_open
 from art_extensions.tinker.samples import SampleFutures
-from art_extensions.tinker.saved_weights import find_weights
+from art_extensions.tinker.saved_weights import find_usable
 from art_extensions.tinker.sessions import KeyRing, Sessions
 from art_extensions.tinker.store import QueuedRequest, Run, Sampler, Session, TinkerStore, now
 
@@ -64,8 +77,7 @@ REFUSED = {
     "/api/v1/audit": "this server keeps no audit log",
     "/api/v1/auth/token": "this server takes keys, no tokens",
     "/api/v1/create_custom_loss": "custom losses run in the client, which then needs no such call",
-    "/api/v1/copy_weights": "create a training client from the weights instead",
-    "/api/v1/save_weights_external": "save_weights_for_sampler, then download the files of the checkpoint",
+    "/api/v1/sessions/{session_id}/trace_export": "this server writes no traces for Perfetto",
 }
 """Routes of the hosted service that this one has not, and why."""
 
@@ -107,15 +119,12 @@ class TinkerRoutes:
 
     async def capabilities(self, request: Request) -> Response:
         server = await self.keys.server(await self.owner(request))
-        names = await server.served_names()
-        bases = [name for name in names if "@" not in name]
-        return JSONResponse(
-            {
-                "supported_models": [
-                    {"model_name": name, "trainable": True, "sampleable": True} for name in bases
-                ]
-            }
-        )
+        bases = {name: room for name, room in (await server.served()).items() if "@" not in name}
+        models = [
+            {"model_name": name, "max_context_length": room, "trainable": True, "sampleable": True}
+            for name, room in bases.items()
+        ]
+        return JSONResponse({"supported_models": models})
 
     async def create_session(self, request: Request) -> Response:
         owner, asked = await self.owner(request), await read(request, CreateSession)
@@ -219,6 +228,17 @@ class TinkerRoutes:
         kind = "save_weights_for_sampler"
         return await self._submit(owner, asked.model_id, asked.seq_id, kind, text_of(asked))
 
+    async def save_weights_external(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, SaveExternal)
+        kind = "save_weights_external"
+        return await self._submit(owner, asked.model_id, asked.seq_id, kind, text_of(asked))
+
+    async def copy_weights(self, request: Request) -> Response:
+        owner, asked = await self.owner(request), await read(request, CopyWeights)
+        key = request.headers.get("x-idempotency-key")
+        path = await self.store.run(lambda tables: copy_weights(tables, owner, asked, key))
+        return JSONResponse({"tinker_path": path})
+
     async def load_weights(self, request: Request) -> Response:
         """Into a run that is there (`model_id`), or into a new one (`session_id`, `model_seq_id`)."""
         owner, asked = await self.owner(request), await read(request, LoadWeights)
@@ -252,17 +272,19 @@ class TinkerRoutes:
 
     async def create_sampling_session(self, request: Request) -> Response:
         owner, asked = await self.owner(request), await read(request, CreateSampler)
-        await self.store.run(lambda tables: require_open(tables, asked.session_id))
+        await self.store.run(lambda tables: require_open(tables, asked.session_id, owner))
+        if not (asked.base_model or asked.model_path):
+            raise refusal("create_sampling_session needs base_model or model_path")
         server = await self.keys.server(owner)
         base, model, step = asked.base_model or "", asked.base_model or "", None
         if asked.model_path is not None:
             path = asked.model_path
-            saved = await self.store.run(lambda tables: find_weights(tables, path, owner))
+            saved = await self.store.run(lambda tables: find_usable(tables, path, owner))
             run = await self.store.run(lambda tables: tables.find(Run, run_id=saved.run_id))
             base, step = run.base_model if run is not None else base, saved.step
             model = await server.serve(saved.model, saved.step)
         else:
-            model = await server.load_base(base)
+            model = await load_base(server, base)
         sampler = Sampler(
             sampler_id=f"{asked.session_id}:sample:{asked.sampling_session_seq_id}",
             owner=owner,
@@ -328,9 +350,27 @@ class TinkerRoutes:
         self.samples.cancel(owner, asked.request_id)
         return JSONResponse({})
 
-    async def refuse(self, request: Request) -> Response:
-        await self.owner(request)
-        raise RequestError(REFUSED[request.url.path], status=404, code="not_served")
+    def refusing(self, reason: str) -> Callable[[Request], Awaitable[Response]]:
+        """Returns a handler that refuses."""
+
+        async def refuse(request: Request) -> Response:
+            await self.owner(request)
+            raise RequestError(reason, status=404, code="not_served")
+
+        return refuse
+
+
+async def load_base(server: ArtServer, base_model: str) -> str:
+    """Returns what to ask for as `model`. Raises RequestError for a base model that cannot be loaded.
+
+    The client asks again for minutes after a status of 500, which does not help a name that is wrong.
+    """
+    try:
+        return await server.load_base(base_model)
+    except (AuthenticationError, OverloadedError, ServerUnreachableError):
+        raise
+    except ARTError as error:
+        raise refusal(str(error), param="base_model") from error
 
 
 def future(request_id: str, **more: Any) -> Response:
@@ -387,6 +427,8 @@ def make_app(routes: TinkerRoutes) -> Starlette:
         "optim_step": routes.optim_step,
         "save_weights": routes.save_weights,
         "save_weights_for_sampler": routes.save_weights_for_sampler,
+        "save_weights_external": routes.save_weights_external,
+        "copy_weights": routes.copy_weights,
         "load_weights": routes.load_weights,
         "get_info": routes.get_info,
         "create_sampling_session": routes.create_sampling_session,
@@ -421,7 +463,11 @@ def make_app(routes: TinkerRoutes) -> Starlette:
             *(Route(f"/api/v1/{path}", handler, methods=["POST"]) for path, handler in posts.items()),
             *(Route(f"/api/v1/{path}", handler, methods=["GET"]) for path, handler in gets.items()),
             *listing_routes(routes.store, routes.owner, routes.keys),
-            *(Route(path, routes.refuse, methods=["GET", "POST", "DELETE"]) for path in REFUSED),
+            *external_routes(routes.store, routes.owner, routes.keys),
+            *(
+                Route(path, routes.refusing(reason), methods=["GET", "POST", "DELETE"])
+                for path, reason in REFUSED.items()
+            ),
         ],
         exception_handlers={ARTError: tell_error, Exception: tell_defect},
     )

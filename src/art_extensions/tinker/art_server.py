@@ -121,13 +121,16 @@ class ArtServer:
         )
         return found
 
-    async def served_names(self) -> list[str]:
-        """What may be asked for as `model`. Raises AuthenticationError for a key that the server refuses."""
+    async def served(self) -> dict[str, int | None]:
+        """Returns what may be asked for as `model`, and the tokens that each has room for.
+
+        Raises AuthenticationError for a key that the server refuses.
+        """
         client = await self._connection.client()
         reply = await client.get("/v1/models", timeout=httpx.Timeout(30.0, connect=CONNECT_S))
         if reply.status_code != 200:
             raise response_error(reply, "GET /v1/models")
-        return [str(one["id"]) for one in reply.json()["data"]]
+        return {str(one["id"]): one.get("max_model_len") for one in reply.json()["data"]}
 
     async def _post(self, path: str, body: bytes) -> bytes:
         """Asks until there is an answer: asking twice is safe."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -13,12 +13,14 @@ from starlette.routing import BaseRoute, Route
 
 from art.errors import NotFoundError
 from art.wire.records import first_flaw
-from art_extensions.tinker.records import PathAsked, TtlAsked
+from art_extensions.tinker.records import Asked, PathAsked, ProjectAsked, TtlAsked
 from art_extensions.tinker.refusals import refusal
-from art_extensions.tinker.saved_weights import KINDS, find_weights, is_over, stored_until
+from art_extensions.tinker.saved_weights import KINDS, find_own, find_weights, is_over, stored_until
+from art_extensions.tinker.session_search import SearchAsked, search_sessions
 from art_extensions.tinker.sessions import KeyRing
 from art_extensions.tinker.store import Run, Sampler, SavedCheckpoint, Session, Tables, TinkerStore
 
+A = TypeVar("A", bound=Asked)
 OwnerOf = Callable[[Request], Awaitable[str]]
 _CHECKPOINT = "/api/v1/training_runs/{run_id}/checkpoints/{kind}/{name}"
 MOST_LISTED = 1000
@@ -32,7 +34,8 @@ class Listings:
 
     async def training_runs(self, request: Request) -> Response:
         owner = await self._owner_of(request)
-        runs = await self._store.run(lambda tables: tables.select(Run, owner=owner))
+        project = request.query_params.get("project_id")
+        runs = await self._store.run(lambda tables: _runs(tables, owner, project))
         saved = await self._store.run(lambda tables: _saved(tables, owner=owner))
         shown, cursor = _page(request, list(reversed(runs)))
         listed = [_run(one, saved) for one in shown]
@@ -67,17 +70,14 @@ class Listings:
 
     async def ttl(self, request: Request) -> Response:
         owner = await self._owner_of(request)
-        try:
-            asked = TtlAsked.model_validate_json(await request.body())
-        except ValidationError as error:
-            raise refusal(f"{first_flaw(error)}") from error
+        asked = await _asked(request, TtlAsked)
         await _change(self._store, owner, request, expires_at=stored_until(asked.ttl_seconds))
         return Response(status_code=204)
 
     async def file(self, request: Request) -> Response:
         """A file of the adapter, as PEFT has it."""
         owner = await self._owner_of(request)
-        saved = await self._store.run(lambda tables: find_weights(tables, _path(request), owner))
+        saved = await self._store.run(lambda tables: find_own(tables, _path(request), owner))
         server = await self._keys.server(owner)
         name = request.path_params["file"]
         return Response(
@@ -86,16 +86,13 @@ class Listings:
 
     async def files(self, request: Request) -> Response:
         owner = await self._owner_of(request)
-        saved = await self._store.run(lambda tables: find_weights(tables, _path(request), owner))
+        saved = await self._store.run(lambda tables: find_own(tables, _path(request), owner))
         manifest = await (await self._keys.server(owner)).files(saved.model, saved.step)
         return Response(manifest.model_dump_json(), media_type="application/json")
 
     async def weights_info(self, request: Request) -> Response:
         owner = await self._owner_of(request)
-        try:
-            path = PathAsked.model_validate_json(await request.body()).tinker_path
-        except ValidationError as error:
-            raise refusal(f"{first_flaw(error)}") from error
+        path = (await _asked(request, PathAsked)).tinker_path
         saved = await self._store.run(lambda tables: find_weights(tables, path, owner))
         run = await self._store.run(lambda tables: tables.find(Run, run_id=saved.run_id))
         lora: Mapping[str, Any] = {} if run is None else run.lora
@@ -126,6 +123,19 @@ class Listings:
             }
         )
 
+    async def assign_project(self, request: Request) -> Response:
+        """A project is a word by which sessions and runs are found; it has no rights of its own."""
+        owner, name = await self._owner_of(request), request.path_params["session_id"]
+        project = (await _asked(request, ProjectAsked)).project_id
+        where = {"session_id": name, "owner": owner}
+        if not await self._store.run(lambda tables: tables.change(Session, where, project_id=project)):
+            raise NotFoundError(f"no session {name!r} of this key", status=404)
+        return Response(status_code=204)
+
+    async def search(self, request: Request) -> Response:
+        owner, asked = await self._owner_of(request), await _asked(request, SearchAsked)
+        return JSONResponse(await self._store.run(lambda tables: search_sessions(tables, owner, asked)))
+
 
 def listing_routes(store: TinkerStore, owner_of: OwnerOf, keys: KeyRing) -> list[BaseRoute]:
     """Returns the routes."""
@@ -142,8 +152,18 @@ def listing_routes(store: TinkerStore, owner_of: OwnerOf, keys: KeyRing) -> list
         Route(f"{_CHECKPOINT}/files/{{file}}", made.file, methods=["GET"]),
         Route("/api/v1/weights_info", made.weights_info, methods=["POST"]),
         Route("/api/v1/sessions", made.sessions, methods=["GET"]),
+        Route("/api/v1/sessions/search", made.search, methods=["POST"]),
         Route("/api/v1/sessions/{session_id}", made.session, methods=["GET"]),
+        Route("/api/v1/sessions/{session_id}/project", made.assign_project, methods=["PUT"]),
     ]
+
+
+async def _asked(request: Request, kind: type[A]) -> A:
+    """The body as a record. Raises RequestError."""
+    try:
+        return kind.model_validate_json(await request.body() or b"{}")
+    except ValidationError as error:
+        raise refusal(f"{first_flaw(error)}") from error
 
 
 async def _run_of(store: TinkerStore, owner: str, request: Request) -> Run:
@@ -162,6 +182,14 @@ async def _change(store: TinkerStore, owner: str, request: Request, **values: An
 
 def _path(request: Request) -> str:
     return "tinker://{run_id}/{kind}/{name}".format_map(request.path_params)
+
+
+def _runs(tables: Tables, owner: str, project_id: str | None) -> list[Run]:
+    runs = tables.select(Run, owner=owner)
+    if project_id is None:
+        return runs
+    inside = {one.session_id for one in tables.select(Session, owner=owner, project_id=project_id)}
+    return [one for one in runs if one.session_id in inside]
 
 
 def _saved(tables: Tables, **where: Any) -> list[SavedCheckpoint]:

@@ -96,6 +96,22 @@ class SaveForSampler(ModelAsked):
     user_metadata: dict[str, str] | None = None
 
 
+class SaveExternal(ModelAsked):
+    seq_id: int | None = None
+    path: str
+    ttl_seconds: int | None = None
+    age_encryption_recipients: list[str] | None = None
+
+
+class CopyWeights(Asked):
+    source_path: str
+    session_id: str | None = None
+    model_seq_id: int | None = None
+    destination_project_id: str | None = None
+    ttl_seconds: int | None = None
+    weights_access_token: str | None = None
+
+
 class LoadWeights(Asked):
     path: str
     optimizer: bool = False
@@ -165,6 +181,10 @@ class PathAsked(Asked):
 
 class TtlAsked(Asked):
     ttl_seconds: int | None = None
+
+
+class ProjectAsked(Asked):
+    project_id: Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class FinishAsked(Asked):

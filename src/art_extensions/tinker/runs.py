@@ -43,13 +43,22 @@ from art_extensions.tinker.records import (
     LoadWeights,
     LoraAsked,
     OptimStep,
+    SaveExternal,
     SaveForSampler,
     SaveWeights,
 )
 from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.run_records import record_step
-from art_extensions.tinker.saved_weights import find_weights, keep_saved_steps, save_path, stored_until
+from art_extensions.tinker.saved_weights import (
+    EXTERNAL,
+    adapter_files,
+    find_usable,
+    keep_saved_steps,
+    save_path,
+    stored_until,
+)
 from art_extensions.tinker.store import (
+    COPY,
     QueuedRequest,
     Run,
     Sampler,
@@ -97,6 +106,8 @@ class TrainingRuns:
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
         self._ends: dict[str, asyncio.Event] = {}
+        self._contexts: dict[str, int] = {}
+        """Tokens that the base models have room for, by name."""
         self._carry_out: Mapping[str, Callable[[Run, QueuedRequest], Awaitable[Done]]] = {
             "create_model": self._create,
             "load_new": self._load_new,
@@ -105,6 +116,7 @@ class TrainingRuns:
             "optim_step": self._step,
             "save_weights": self._save,
             "save_weights_for_sampler": self._save_for_sampler,
+            "save_weights_external": self._save_external,
         }
 
     async def resume(self) -> None:
@@ -116,7 +128,8 @@ class TrainingRuns:
     async def submit(self, request: QueuedRequest, run: Run | None = None) -> str:
         """Writes a request down, with the run that it begins. The same number again is the same request.
 
-        Raises NotFoundError for a run that is not there, RequestError (409) for one whose session has ended.
+        Raises NotFoundError for a run that is not there, RequestError for one whose session has ended and for
+        a copy of weights, which is never trained.
         """
 
         def write(tables: Tables) -> None:
@@ -125,7 +138,9 @@ class TrainingRuns:
             known = tables.find(Run, run_id=request.run_id, owner=request.owner)
             if known is None:
                 raise NotFoundError(f"no training run {request.run_id!r} of this key", status=404)
-            require_open(tables, known.session_id)
+            if known.next_seq == COPY:
+                raise refusal(f"{known.run_id} is a copy: create a training client from its weights")
+            require_open(tables, known.session_id, request.owner)
             tables.add(request)
             tables.change(Run, {"run_id": request.run_id}, used_at=now())
 
@@ -224,14 +239,14 @@ class TrainingRuns:
         """A run that begins with saved weights."""
         asked = _read(LoadWeights, request)
         _refuse_foreign(asked)
-        source = await self._store.run(lambda tables: find_weights(tables, asked.path, run.owner))
+        source = await self._store.run(lambda tables: find_usable(tables, asked.path, run.owner))
         return await self._begin_with(run, run.name, source, asked)
 
     async def _load(self, run: Run, request: QueuedRequest) -> Done:
         """A run that goes on with saved weights: a new model takes the place of its own."""
         asked = _read(LoadWeights, request)
         _refuse_foreign(asked)
-        source = await self._store.run(lambda tables: find_weights(tables, asked.path, run.owner))
+        source = await self._store.run(lambda tables: find_usable(tables, asked.path, run.owner))
         done = await self._begin_with(run, f"{run.name}.{request.seq}", source, asked)
         return replace(done, change=lambda tables: tables.forget_bodies(run.run_id, request.seq))
 
@@ -247,6 +262,7 @@ class TrainingRuns:
 
     async def _gradient(self, run: Run, request: QueuedRequest) -> Done:
         call, batch = await asyncio.to_thread(_batch_of, request)
+        await self._check_lengths(run, call)
         use: GradientUse = "none" if call.forward_only else "add"
         earlier = await self._store.run(lambda tables: _added(tables, run.run_id))
         columns, metrics = await self._send(run, batch, use, earlier)
@@ -258,6 +274,20 @@ class TrainingRuns:
         }
         result = await asyncio.to_thread(forward_backward_output, call, found, told)
         return Done(result=result, added=use == "add")
+
+    async def _check_lengths(self, run: Run, call: ForwardBackwardCall) -> None:
+        """Raises RequestError for a datum longer than the base model's context."""
+        if run.base_model not in self._contexts:
+            served = await (await self._server_of(run.owner)).served()
+            self._contexts |= {name: room for name, room in served.items() if room is not None}
+        room = self._contexts.get(run.base_model)
+        for number, datum in enumerate(call.data):
+            if room is not None and len(datum.input_ids) > room:
+                raise refusal(
+                    f"data[{number}] has {len(datum.input_ids)} tokens; the context of {run.base_model} has "
+                    f"room for {room}",
+                    param=f"data[{number}].model_input",
+                )
 
     async def _send(
         self, run: Run, batch: LossBatch, use: GradientUse, earlier: Sequence[QueuedRequest]
@@ -321,7 +351,9 @@ class TrainingRuns:
 
     async def _save(self, run: Run, request: QueuedRequest) -> Done:
         asked = _read(SaveWeights, request)
-        saved = self._saved(run, "weights", asked.path or f"{request.seq:06d}", asked.ttl_seconds, asked)
+        saved = self._saved(
+            run, "weights", asked.path or f"{request.seq:06d}", asked.ttl_seconds, asked.user_metadata
+        )
         taken = await self._store.run(lambda tables: tables.find(SavedCheckpoint, path=saved.path))
         if taken is not None and not asked.overwrite:
             raise refusal(f"{saved.path} is there already: say overwrite=True, or use another name")
@@ -350,7 +382,7 @@ class TrainingRuns:
             )
             result = _json(sampling_session_id=sampler.sampler_id, type="save_weights_for_sampler")
             return Done(result=result, change=lambda tables: tables.add(sampler))
-        saved = self._saved(run, "sampler_weights", asked.path, asked.ttl_seconds, asked)
+        saved = self._saved(run, "sampler_weights", asked.path, asked.ttl_seconds, asked.user_metadata)
 
         def write(tables: Tables) -> None:
             tables.delete(SavedCheckpoint, path=saved.path)
@@ -358,9 +390,28 @@ class TrainingRuns:
 
         return Done(result=_json(path=saved.path, type="save_weights_for_sampler"), change=write)
 
+    async def _save_external(self, run: Run, request: QueuedRequest) -> Done:
+        """The adapter's files, as PEFT has them: they are there from the step on."""
+        asked = _read(SaveExternal, request)
+        if asked.age_encryption_recipients:
+            raise refusal("age_encryption_recipients is not supported: this server encrypts no files")
+        saved = self._saved(run, EXTERNAL, asked.path, asked.ttl_seconds, None)
+        server = await self._server_of(run.owner)
+        await server.serve(run.name, run.step)
+        manifest = await server.files(run.name, run.step)
+        size = sum(adapter_files(manifest).values())
+
+        def write(tables: Tables) -> None:
+            tables.delete(SavedCheckpoint, path=saved.path)
+            tables.add(saved)
+
+        return Done(
+            result=_json(path=saved.path, size_bytes=size, type="save_weights_external"), change=write
+        )
+
     @staticmethod
     def _saved(
-        run: Run, kind: str, name: str, ttl_seconds: int | None, asked: SaveWeights | SaveForSampler
+        run: Run, kind: str, name: str, ttl_seconds: int | None, metadata: Mapping[str, str] | None
     ) -> SavedCheckpoint:
         return SavedCheckpoint(
             path=save_path(run.run_id, kind, name),
@@ -372,15 +423,18 @@ class TrainingRuns:
             step=run.step,
             created_at=now(),
             expires_at=stored_until(ttl_seconds),
-            metadata=asked.user_metadata or {},
+            metadata=metadata or {},
         )
 
 
-def require_open(tables: Tables, session_id: str) -> Session:
-    """The session. Raises NotFoundError, RequestError (409) where it has ended."""
-    session = tables.find(Session, session_id=session_id)
+def require_open(tables: Tables, session_id: str, owner: str) -> Session:
+    """The session of an owner. Raises NotFoundError, RequestError where it has ended.
+
+    The client would ask again for minutes after a 409, so the status is 400.
+    """
+    session = tables.find(Session, session_id=session_id, owner=owner)
     if session is None:
-        raise NotFoundError(f"no session {session_id!r}", status=404)
+        raise NotFoundError(f"no session {session_id!r} of this key", status=404)
     if session.ended is not None:
         raise refusal(f"session {session_id!r} has ended ({session.ended}): begin a new one")
     return session

@@ -108,7 +108,10 @@ def generate_request(model: str, asked: SampleAsked) -> dict[str, Any]:
     for name in _UNSUPPORTED:
         if getattr(asked, name):
             raise refusal(f"{name} is not supported by this server: leave it out", param=name)
-    params = asked.sampling_params
+    params, length = asked.sampling_params, len(prompt_ids(asked.prompt.chunks))
+    last = asked.prompt_logprobs_last_n
+    if last is not None and last >= length:
+        raise refusal(f"prompt_logprobs_last_n={last}: of {length} tokens, {length - 1} have a logprob")
     wanted: dict[str, Any] = {
         "n": asked.num_samples,
         "temperature": params.temperature,
@@ -124,6 +127,8 @@ def generate_request(model: str, asked: SampleAsked) -> dict[str, Any]:
         wanted["top_p"] = params.top_p
     if asked.prompt_logprobs or asked.topk_prompt_logprobs:
         wanted["prompt_logprobs"] = asked.topk_prompt_logprobs
+    if params.stop == []:
+        wanted["ignore_eos"] = True  # an empty list: nothing ends a sample but its length
     stops = [params.stop] if isinstance(params.stop, str) else list(params.stop or ())
     if ids := [one for one in stops if isinstance(one, int)]:
         wanted["stop_token_ids"] = ids

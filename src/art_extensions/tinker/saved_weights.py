@@ -1,17 +1,23 @@
-"""Saved weights by their paths: tinker://RUN/weights/NAME to train on, .../sampler_weights/NAME to sample."""
+"""Saved weights by their paths: tinker://RUN/weights/NAME to train on, .../sampler_weights/NAME to sample,
+.../external_weights/NAME to download.
+"""
 
 from __future__ import annotations
 
 import re
 
 from art.errors import NotFoundError
+from art.wire.models import Manifest
 from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.store import Sampler, SavedCheckpoint, Tables, now
 
-KINDS = {"weights": "training", "sampler_weights": "sampler"}
+EXTERNAL = "external_weights"
+KINDS = {"weights": "training", "sampler_weights": "sampler", EXTERNAL: "external"}
 """The middle of a path -> Tinker's word for it."""
 KEPT_SAMPLERS = 8
 """A run's newest samplers without a name, whose steps stay."""
+_TRAINERS = ("manifest.json", "optimizer.safetensors", "trainer_state.json")
+"""The files of a step that only a trainer reads."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _PATH = re.compile(rf"tinker://([A-Za-z0-9:-]{{1,200}})/(\w+)/({_NAME.pattern})")
 
@@ -34,6 +40,29 @@ def find_weights(tables: Tables, path: str, owner: str) -> SavedCheckpoint:
     if found is None or not (found.owner == owner or found.public) or is_over(found):
         raise NotFoundError(f"there are no weights at {path!r} for this key", status=404)
     return found
+
+
+def find_own(tables: Tables, path: str, owner: str) -> SavedCheckpoint:
+    """`find_weights`, for what needs their bytes. Raises RequestError for those of another key, too: the
+    server keeps the models of each key apart.
+    """
+    found = find_weights(tables, path, owner)
+    if found.owner != owner:
+        raise refusal(f"{path!r} is published, but here only the key that it is of can load or copy weights")
+    return found
+
+
+def find_usable(tables: Tables, path: str, owner: str) -> SavedCheckpoint:
+    """`find_own`, to train on or to sample from. Raises RequestError for external ones, too."""
+    found = find_own(tables, path, owner)
+    if found.kind == EXTERNAL:
+        raise refusal(f"{path!r} is external: its files can be downloaded, not loaded here")
+    return found
+
+
+def adapter_files(manifest: Manifest) -> dict[str, int]:
+    """The files of the adapter among those of a step, and their sizes."""
+    return {name: one.size for name, one in manifest.files.items() if name not in _TRAINERS}
 
 
 def is_over(saved: SavedCheckpoint) -> bool:

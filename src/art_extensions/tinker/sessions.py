@@ -25,6 +25,7 @@ LOOK_S = 5.0
 RESULTS_S = 24 * 3600.0
 """How long the result of a training request stays."""
 _CHECK_S = 60.0
+_WRONG = f"the key is wrong: send the one that `art tinker` told, or {PREFIX!r} and a key of `art keys`"
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -47,13 +48,14 @@ class KeyRing:
         if hmac.compare_digest(key.encode(), self.own.encode()):
             return owner_of(self.own)
         if not key.startswith(PREFIX):
-            raise AuthenticationError(
-                f"the key in X-API-Key is missing, or does not begin with {PREFIX!r}", status=401
-            )
+            raise AuthenticationError(_WRONG, status=401)
         owner = owner_of(key)
         if now() - self._checked.get(owner, 0.0) > _CHECK_S:
             server = self.connect(key.removeprefix(PREFIX))
-            await server.served_names()
+            try:
+                await server.served()
+            except AuthenticationError as error:
+                raise AuthenticationError(_WRONG, status=401) from error
             self._checked[owner] = now()
             self._remember(owner, server)
         return owner

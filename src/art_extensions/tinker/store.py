@@ -77,7 +77,7 @@ class Run:
     created_at: float
     used_at: float
     next_seq: int = 0
-    """The request that is carried out next; 0 is the one that begins the run."""
+    """The request that is carried out next; 0 is the one that begins the run. `COPY`: none ever is."""
     step: int = 0
 
 
@@ -127,6 +127,8 @@ class Sampler:
     clones: int = 0
 
 
+COPY = -1
+"""The next request of a run that only holds copies of weights."""
 Row = TypeVar("Row", Session, Run, QueuedRequest, SavedCheckpoint, Sampler)
 T = TypeVar("T")
 _TABLES: Mapping[type[Any], str] = {

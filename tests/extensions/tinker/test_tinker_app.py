@@ -76,10 +76,10 @@ class ScriptedServer(ArtServer):
     async def delete(self, name: str) -> None:
         self.calls.append(("delete",))
 
-    async def served_names(self) -> list[str]:
+    async def served(self) -> dict[str, int | None]:
         if self.calls and self.calls[-1] == ("refuse keys",):
             raise AuthenticationError("no such key", status=401)
-        return ["art/nano-games"]
+        return {"art/nano-games": 1024}
 
 
 class Client:

@@ -1,0 +1,177 @@
+"""Checks of the methods of SamplingClient."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import tinker
+from method_calls import BASE, Clients, both, checks, finite, near, same
+from tinker import types
+
+ELSEWHERE = """
+import base64, pickle, sys, warnings
+warnings.simplefilter("ignore")
+from tinker import types
+sampler = pickle.loads(base64.b64decode(sys.stdin.read()))
+ids = [int(one) for one in sys.argv[1].split(",")]
+params = types.SamplingParams(max_tokens=6, seed=5)
+found = sampler.sample(types.ModelInput.from_ints(ids), 2, params).result()
+print([one.tokens for one in found.sequences])
+"""
+
+
+@checks("SamplingClient.sample", "SamplingClient.sample_async")
+def sample(clients: Clients) -> str:
+    params = types.SamplingParams(max_tokens=6, seed=1, temperature=1.0)
+    first, second = both(clients.sampler, "sample", clients.prompt, 4, params)
+    same([one.tokens for one in first.sequences], [one.tokens for one in second.sequences])
+    assert len({tuple(one.tokens) for one in first.sequences}) > 1, "four equal samples"
+    assert len({one.sequence_id for one in first.sequences}) == 4
+    for one in first.sequences:
+        same(len(one.tokens), len(one.logprobs))
+        assert finite(one.logprobs)
+    other = clients.answers(clients.sampler, seed=2, max_tokens=24)
+    assert other != clients.answers(clients.sampler, seed=3, max_tokens=24), "the seed changes nothing"
+    same(clients.answers(clients.sampler, top_k=1), clients.answers(clients.sampler, temperature=0.0))
+    stops(clients)
+    scores(clients)
+    unsupported(clients)
+    return "seed, stop, temperature, top_k, top_p, top-k logprobs and prompt logprobs"
+
+
+def stops(clients: Clients) -> None:
+    """A stop ends a sample, and its tokens are part of it."""
+    base = clients.service.create_sampling_client(base_model=BASE).result()
+    (greedy, _) = clients.answers(base, temperature=0.0, max_tokens=12)
+    place = next(at for at in range(1, len(greedy)) if greedy[at] not in greedy[:at])
+    stop = greedy[place]
+    for given in ([stop], clients.tokenizer.decode([stop]), [clients.tokenizer.decode([stop]), "@@@"]):
+        params = types.SamplingParams(max_tokens=12, temperature=0.0, stop=given)
+        (found,) = base.sample(clients.prompt, 1, params).result().sequences
+        same([found.tokens, found.stop_reason], [greedy[: place + 1], "stop"])
+        same(len(found.logprobs), place + 1)
+    (cut,) = (
+        base.sample(clients.prompt, 1, types.SamplingParams(max_tokens=3, temperature=0.0)).result().sequences
+    )
+    same([cut.tokens, cut.stop_reason], [greedy[:3], "length"])
+    endless = types.SamplingParams(max_tokens=200, seed=4, stop=[])
+    for one in base.sample(clients.prompt, 2, endless).result().sequences:
+        same([len(one.tokens), one.stop_reason], [200, "length"])
+
+
+def scores(clients: Clients) -> None:
+    """Logprobs of the prompt, of its last tokens, and the likeliest ones beside prompt and sample."""
+    ids = clients.prompt.to_ints()
+    found = clients.sampler.sample(
+        clients.prompt,
+        1,
+        types.SamplingParams(max_tokens=4, temperature=0.0),
+        include_prompt_logprobs=True,
+        topk_prompt_logprobs=3,
+        topk_sample_logprobs=2,
+    ).result()
+    assert found.prompt_logprobs[0] is None
+    assert near(found.prompt_logprobs[1:], clients.logprobs(clients.training)[: len(ids) - 1], 0.05)
+    same(len(found.topk_prompt_logprobs), len(ids))
+    assert found.topk_prompt_logprobs[0] is None
+    for at, top in enumerate(found.topk_prompt_logprobs[1:], 1):
+        same(len(top), 3)
+        same([score for _, score in top], sorted((score for _, score in top), reverse=True))
+        beside = dict(top).get(ids[at], found.prompt_logprobs[at])
+        assert near(beside, found.prompt_logprobs[at], 1e-4)
+        assert top[-1][1] >= found.prompt_logprobs[at] or ids[at] in dict(top)
+    (one,) = found.sequences
+    for token, score, top in zip(one.tokens, one.logprobs, one.topk_logprobs, strict=True):
+        same([len(top), top[0][0]], [2, token])
+        assert near(top[0][1], score, 1e-4)
+    last = clients.sampler.sample(
+        clients.prompt,
+        1,
+        types.SamplingParams(max_tokens=1),
+        include_prompt_logprobs=True,
+        prompt_logprobs_last_n=3,
+        topk_prompt_logprobs=2,
+    ).result()
+    same(last.prompt_logprobs[:-3], [None] * (len(ids) - 3))
+    assert near(last.prompt_logprobs[-3:], found.prompt_logprobs[-3:])
+    same([one is None for one in last.topk_prompt_logprobs], [True] * (len(ids) - 3) + [False] * 3)
+
+
+def unsupported(clients: Clients) -> None:
+    """What is refused by name."""
+    targets = types.TensorData(data=[1] * 7, dtype="int64", shape=[7, 1])
+    for name, value in (("target_prompt_logprobs", targets), ("prompt_alt_tokens_k", 2)):
+        given: dict[str, Any] = {name: value}
+        try:
+            clients.sampler.sample(clients.prompt, 1, types.SamplingParams(max_tokens=1), **given).result()
+        except tinker.RequestFailedError as error:
+            assert name in str(error), error
+        else:
+            raise AssertionError(f"{name} was taken")
+
+
+@checks("SamplingClient.compute_logprobs", "SamplingClient.compute_logprobs_async")
+def compute_logprobs(clients: Clients) -> str:
+    prompt = types.ModelInput.from_ints(clients.ids)
+    for found in both(clients.sampler, "compute_logprobs", prompt):
+        assert found[0] is None
+        assert near(found[1:], clients.logprobs(clients.training), 0.05)
+    last = clients.sampler.compute_logprobs(prompt, prompt_logprobs_last_n=2).result()
+    same(last[:-2], [None] * (len(clients.ids) - 2))
+    assert near(last[-2:], found[-2:])
+    return "equal to those of the training client"
+
+
+@checks("SamplingClient.create")
+def create(clients: Clients) -> str:
+    made = tinker.SamplingClient.create(clients.service.holder, base_model=BASE).result()
+    joined = tinker.SamplingClient.create(
+        clients.service.holder, sampling_session_id=clients.sampler._sampling_session_id
+    ).result()
+    assert clients.answers(made)
+    same(joined.get_base_model(), BASE)
+    return "samples"
+
+
+@checks("SamplingClient.get_sampler_handle", "SamplingClient.from_sampler_handle")
+def handle(clients: Clients) -> str:
+    text = clients.sampler.get_sampler_handle()
+    pair = [tinker.SamplingClient.from_sampler_handle(text) for _ in range(2)]
+    for one in pair:
+        same(clients.answers(one), clients.answers(clients.sampler))
+    packed = base64.b64encode(pickle.dumps(clients.sampler))
+    ids = ",".join(map(str, clients.prompt.to_ints()))
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, ids], input=packed, capture_output=True, timeout=120, check=True
+    )
+    same(done.stdout.decode().strip(), str(clients.answers(clients.sampler)))
+    return "clients of a handle, and pickled ones of other processes, sample the same"
+
+
+@checks("SamplingClient.get_base_model", "SamplingClient.get_base_model_async")
+def base_model(clients: Clients) -> str:
+    same(clients.sampler.get_base_model(), BASE)
+    same(asyncio.run(clients.sampler.get_base_model_async()), BASE)
+    return BASE
+
+
+@checks("SamplingClient.get_tokenizer")
+def tokenizer(clients: Clients) -> str:
+    try:
+        clients.sampler.get_tokenizer()
+    except OSError as error:
+        words = "its client asks the Hugging Face hub for the base model's name, which has no art/ models"
+        raise tinker.TinkerError(words) from error
+    raise AssertionError("the hub has such a model")
+
+
+@checks("SamplingClient.on_queue_state_change")
+def queue_state(clients: Clients) -> str:
+    for state in tinker.lib.api_future_impl.QueueState:
+        clients.sampler.on_queue_state_change(state, None)
+    return "the client's own; this server's queues are always active"
