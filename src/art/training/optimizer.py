@@ -198,14 +198,14 @@ def earlier_gradients(optimizer: torch.optim.Optimizer, *, keep_new: bool) -> It
     with those of the block added; without them when it raises, or where they are not to be kept.
     """
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    held = [one.grad for one in parameters]
+    gradients = [one.grad for one in parameters]
     optimizer.zero_grad(set_to_none=True)
     try:
         yield
         if keep_new:
-            held = [_sum(earlier, one.grad) for earlier, one in zip(held, parameters, strict=True)]
+            gradients = [_sum(before, one.grad) for before, one in zip(gradients, parameters, strict=True)]
     finally:
-        for parameter, gradient in zip(parameters, held, strict=True):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
 
 

@@ -290,14 +290,6 @@ class TrainRequest(Strict):
         """
         return self.gradient != "step" or (self.kind == "rl" and self.compute.record_tokens != "none")
 
-    @model_serializer(mode="wrap")
-    def _leave_out_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Trainers of earlier releases refuse the name."""
-        said: dict[str, Any] = handler(self)
-        if said.get("gradient") == "step":
-            del said["gradient"]
-        return said
-
 
 class StepRequest(Strict):
     """One update by the sum of the gradients that are held."""

@@ -63,7 +63,7 @@ from art_extensions.tinker.runs import LARGEST_BATCH, TrainingRuns, lora_of, req
 from art_extensions.tinker.samples import SampleFutures
 from art_extensions.tinker.saved_weights import find_usable
 from art_extensions.tinker.sessions import KeyRing, Sessions
-from art_extensions.tinker.store import QueuedRequest, Run, Sampler, Session, TinkerStore, now
+from art_extensions.tinker.store import QueuedRequest, Run, Sampler, TinkerSession, TinkerStore, now
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class TinkerRoutes:
 
     async def create_session(self, request: Request) -> Response:
         owner, asked = await self.owner(request), await read(request, CreateSession)
-        session = Session(
+        session = TinkerSession(
             session_id=str(uuid4()),
             owner=owner,
             created_at=now(),
@@ -151,8 +151,10 @@ class TinkerRoutes:
         await self.sessions.end(session, str(asked.reason.get("type", "success")), asked.detail)
         return JSONResponse({})
 
-    async def _session(self, owner: str, session_id: str) -> Session:
-        found = await self.store.run(lambda tables: tables.find(Session, session_id=session_id, owner=owner))
+    async def _session(self, owner: str, session_id: str) -> TinkerSession:
+        found = await self.store.run(
+            lambda tables: tables.find(TinkerSession, session_id=session_id, owner=owner)
+        )
         if found is None:
             raise NotFoundError(f"no session {session_id!r} of this key", status=404)
         return found
@@ -251,7 +253,7 @@ class TinkerRoutes:
         return await self._begin(run, "load_new", text_of(asked))
 
     async def get_info(self, request: Request) -> Response:
-        """What the client loads the tokenizer by is a folder of this machine."""
+        """Describes a run. The client loads the tokenizer by what stands here: a folder of this machine."""
         owner, asked = await self.owner(request), await read(request, ModelAsked)
         run = await self.store.run(lambda tables: tables.find(Run, run_id=asked.model_id, owner=owner))
         if run is None:
@@ -333,7 +335,8 @@ class TinkerRoutes:
         sample = self.samples.find(owner, asked.request_id)
         if sample is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(sample.done.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    await sample.done.wait()
             if not sample.done.is_set():
                 return pending(asked.request_id)
             return ended(sample.result, protobuf=not sample.failed)

@@ -38,7 +38,7 @@ WORK_S = 3600.0
 """The longest time in seconds for a batch, a step or a sample, queues included."""
 _PAUSE_S = 0.2
 _TRIES = 5
-"""Of a call whose worker fails."""
+"""The tries of a call whose worker fails."""
 
 
 class ArtServer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from art.cli.model_verbs import readable_errors
 from art.cli.run_options import DATA_DIR, DataDir
 from art.errors import ConfigurationError, require_extra
+from art.process.environment import API_KEY, variable
 
 
 def tinker(
@@ -25,7 +25,7 @@ def tinker(
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 8010,
     data_dir: DataDir = DATA_DIR,
-    engine: Annotated[str, typer.Option(help="What samples: builtin or vllm.")] = "builtin",
+    engine: Annotated[str, typer.Option(help="The engine that samples: builtin or vllm.")] = "builtin",
     server: Annotated[
         str | None,
         typer.Option(
@@ -51,12 +51,12 @@ def tinker(
             require_extra("local", "art tinker", remedy="or name a server that runs: --server URL")
             connect = service.local_connect(_local(data_dir, engine, base_model or []))
         else:
-            key = os.environ.get("ART_API_KEY")
+            key = variable(API_KEY)
             if not key:
                 raise ConfigurationError("set ART_API_KEY to the key of the server that --server names")
             connect = service.remote_connect(server.rstrip("/").removesuffix("/v1"), key)
         folder = (data_dir / "tinker").absolute()
-        asyncio.run(service.serve(folder, connect, host=host, port=port, on_ready=_tell))
+        asyncio.run(service.serve(folder, connect, host=host, port=port, on_ready=print_variables))
 
 
 def _local(data_dir: Path, engine: str, base_models: list[str]) -> Any:
@@ -68,6 +68,7 @@ def _local(data_dir: Path, engine: str, base_models: list[str]) -> Any:
     return local_server(data_dir.absolute(), options)
 
 
-def _tell(address: str, key: str) -> None:
+def print_variables(address: str, key: str) -> None:
+    """Prints what a program needs, as a shell takes it."""
     typer.echo(f"export TINKER_BASE_URL={address}\nexport TINKER_API_KEY={key}")
     sys.stdout.flush()

@@ -14,7 +14,7 @@ from art_extensions.tinker.records import CopyWeights
 from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.runs import require_open
 from art_extensions.tinker.saved_weights import find_own, save_path, stored_until
-from art_extensions.tinker.store import COPY, Run, SavedCheckpoint, Session, Tables, now
+from art_extensions.tinker.store import COPY, Run, SavedCheckpoint, Tables, TinkerSession, now
 
 
 def copy_weights(tables: Tables, owner: str, asked: CopyWeights, idempotency_key: str | None) -> str:
@@ -69,8 +69,8 @@ def _run_of_copy(tables: Tables, origin: Run, asked: CopyWeights, idempotency_ke
     )
 
 
-def _session(session_id: str, owner: str, project_id: str | None) -> Session:
-    return Session(
+def _session(session_id: str, owner: str, project_id: str | None) -> TinkerSession:
+    return TinkerSession(
         session_id=session_id,
         owner=owner,
         created_at=now(),

@@ -100,14 +100,14 @@ def read_forward_backward(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Envelope:
-    """Which request it is."""
+    """The run and the number of a request."""
 
     model_id: str
     seq_id: int
 
 
 def read_envelope(body: bytes, *, content_type: str, content_encoding: str | None, largest: int) -> Envelope:
-    """Whose request a body is, and its number. What else it says is not checked.
+    """Returns the run and the number of a request. The rest of its body is not checked.
 
     Raises RequestError (status 400) for a body that is no protobuf, is torn or too large.
     """

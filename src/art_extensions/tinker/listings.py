@@ -18,7 +18,7 @@ from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.saved_weights import KINDS, find_own, find_weights, is_over, stored_until
 from art_extensions.tinker.session_search import SearchAsked, search_sessions
 from art_extensions.tinker.sessions import KeyRing
-from art_extensions.tinker.store import Run, Sampler, SavedCheckpoint, Session, Tables, TinkerStore
+from art_extensions.tinker.store import Run, Sampler, SavedCheckpoint, Tables, TinkerSession, TinkerStore
 
 A = TypeVar("A", bound=Asked)
 OwnerOf = Callable[[Request], Awaitable[str]]
@@ -103,13 +103,13 @@ class Listings:
 
     async def sessions(self, request: Request) -> Response:
         owner = await self._owner_of(request)
-        found = await self._store.run(lambda tables: tables.select(Session, owner=owner))
+        found = await self._store.run(lambda tables: tables.select(TinkerSession, owner=owner))
         shown, _ = _page(request, list(reversed(found)))
         return JSONResponse({"sessions": [one.session_id for one in shown]})
 
     async def session(self, request: Request) -> Response:
         owner, name = await self._owner_of(request), request.path_params["session_id"]
-        found = await self._store.run(lambda tables: tables.find(Session, session_id=name, owner=owner))
+        found = await self._store.run(lambda tables: tables.find(TinkerSession, session_id=name, owner=owner))
         if found is None:
             raise NotFoundError(f"no session {name!r} of this key", status=404)
         runs = await self._store.run(lambda tables: tables.select(Run, session_id=name))
@@ -128,7 +128,7 @@ class Listings:
         owner, name = await self._owner_of(request), request.path_params["session_id"]
         project = (await _asked(request, ProjectAsked)).project_id
         where = {"session_id": name, "owner": owner}
-        if not await self._store.run(lambda tables: tables.change(Session, where, project_id=project)):
+        if not await self._store.run(lambda tables: tables.change(TinkerSession, where, project_id=project)):
             raise NotFoundError(f"no session {name!r} of this key", status=404)
         return Response(status_code=204)
 
@@ -188,7 +188,7 @@ def _runs(tables: Tables, owner: str, project_id: str | None) -> list[Run]:
     runs = tables.select(Run, owner=owner)
     if project_id is None:
         return runs
-    inside = {one.session_id for one in tables.select(Session, owner=owner, project_id=project_id)}
+    inside = {one.session_id for one in tables.select(TinkerSession, owner=owner, project_id=project_id)}
     return [one for one in runs if one.session_id in inside]
 
 

@@ -63,8 +63,8 @@ from art_extensions.tinker.store import (
     Run,
     Sampler,
     SavedCheckpoint,
-    Session,
     Tables,
+    TinkerSession,
     TinkerStore,
     now,
 )
@@ -162,7 +162,8 @@ class TrainingRuns:
             raise NotFoundError(f"no request {request_id!r} of this key", status=404)
         if found.state == "waiting":
             try:
-                await asyncio.wait_for(end.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await end.wait()
             except TimeoutError:
                 return None
             return await self.retrieve(owner, request_id, 0.0)
@@ -267,12 +268,12 @@ class TrainingRuns:
         earlier = await self._store.run(lambda tables: _added(tables, run.run_id))
         columns, metrics = await self._send(run, batch, use, earlier)
         found = await asyncio.to_thread(per_datum, batch, columns["logprob"])
-        told = {
+        reported = {
             "loss:sum": metrics["loss/train"],
             "forwarded_tokens:sum": metrics["data/forwarded_tokens"],
             "loss_tokens:sum": metrics["data/step_trainer_tokens"],
         }
-        result = await asyncio.to_thread(forward_backward_output, call, found, told)
+        result = await asyncio.to_thread(forward_backward_output, call, found, reported)
         return Done(result=result, added=use == "add")
 
     async def _check_lengths(self, run: Run, call: ForwardBackwardCall) -> None:
@@ -427,12 +428,12 @@ class TrainingRuns:
         )
 
 
-def require_open(tables: Tables, session_id: str, owner: str) -> Session:
+def require_open(tables: Tables, session_id: str, owner: str) -> TinkerSession:
     """The session of an owner. Raises NotFoundError, RequestError where it has ended.
 
     The client would ask again for minutes after a 409, so the status is 400.
     """
-    session = tables.find(Session, session_id=session_id, owner=owner)
+    session = tables.find(TinkerSession, session_id=session_id, owner=owner)
     if session is None:
         raise NotFoundError(f"no session {session_id!r} of this key", status=404)
     if session.ended is not None:

@@ -28,8 +28,8 @@ Connect = Callable[[str | None], ArtServer]
 
 
 def local_connect(server: LocalServer) -> Connect:
-    """How to reach the server of a folder of this machine, which is started when it is first needed, and
-    again when it dies.
+    """Returns what connects to the server of a folder of this machine. The server is started when it is first
+    needed, and again when it dies.
     """
     process, starting = server.process, asyncio.Lock()
 
@@ -51,7 +51,7 @@ def local_connect(server: LocalServer) -> Connect:
 
 
 def remote_connect(url: str, own_key: str) -> Connect:
-    """How to reach a server at an address. own_key: the server's own, for who has the key of this service."""
+    """Returns what connects to a server at an address, whose own key is that of this service."""
 
     async def wait() -> None:
         """A server of somebody else can only be waited for."""

@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, Field
 
 from art_extensions.tinker.records import Asked
 from art_extensions.tinker.refusals import refusal
-from art_extensions.tinker.store import Run, SavedCheckpoint, Session, Tables
+from art_extensions.tinker.store import Run, SavedCheckpoint, Tables, TinkerSession
 
 NO_PROJECT = "default"
 """What a session without a project has."""
@@ -46,7 +46,7 @@ def search_sessions(tables: Tables, owner: str, asked: SearchAsked) -> dict[str,
     """Returns a page. A key sees its own sessions, so `accessible` is `own`. Raises RequestError."""
     if asked.owner.type == "user":
         raise refusal("sessions of other owners cannot be searched: each key sees its own", param="owner")
-    found = [one for one in tables.select(Session, owner=owner) if _matches(one, asked)]
+    found = [one for one in tables.select(TinkerSession, owner=owner) if _matches(one, asked)]
     found.sort(key=_place, reverse=True)
     if asked.cursor is not None:
         last = (asked.cursor.last_created_at.timestamp(), asked.cursor.last_session_id)
@@ -61,7 +61,7 @@ def search_sessions(tables: Tables, owner: str, asked: SearchAsked) -> dict[str,
     return {"sessions": summaries, "next_cursor": cursor}
 
 
-def _matches(session: Session, asked: SearchAsked) -> bool:
+def _matches(session: TinkerSession, asked: SearchAsked) -> bool:
     if asked.session_id is not None or asked.display_name is not None:
         name = (session.display_name or "").lower()
         named = asked.display_name is not None and all(
@@ -76,14 +76,14 @@ def _matches(session: Session, asked: SearchAsked) -> bool:
     return asked.statuses is None or any(_has(session, status) for status in asked.statuses)
 
 
-def _has(session: Session, status: StatusAsked) -> bool:
+def _has(session: TinkerSession, status: StatusAsked) -> bool:
     known = _status(session)
     if known is None or known["type"] != status.type:
         return False
     return status.reasons is None or session.ended in status.reasons
 
 
-def _status(session: Session) -> dict[str, Any] | None:
+def _status(session: TinkerSession) -> dict[str, Any] | None:
     """Returns None for a session that ended because its client was not heard."""
     if session.ended is None:
         return {"type": "active"}
@@ -92,7 +92,7 @@ def _status(session: Session) -> dict[str, Any] | None:
     return {"type": "client_finished", "reason": {"type": session.ended}, "detail": session.detail}
 
 
-def _summary(session: Session, checkpoints: int) -> dict[str, Any]:
+def _summary(session: TinkerSession, checkpoints: int) -> dict[str, Any]:
     return {
         "session_id": session.session_id,
         "created_at": _time(session),
@@ -105,10 +105,10 @@ def _summary(session: Session, checkpoints: int) -> dict[str, Any]:
     }
 
 
-def _place(session: Session) -> tuple[float, str]:
+def _place(session: TinkerSession) -> tuple[float, str]:
     """Times are told in microseconds, so they are compared in them."""
     return datetime.fromisoformat(_time(session)).timestamp(), session.session_id
 
 
-def _time(session: Session) -> str:
+def _time(session: TinkerSession) -> str:
     return datetime.fromtimestamp(session.created_at, UTC).isoformat()

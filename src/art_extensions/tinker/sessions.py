@@ -13,7 +13,7 @@ from art.errors import ARTError, AuthenticationError, NotFoundError
 from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.runs import TrainingRuns
 from art_extensions.tinker.samples import SampleFutures
-from art_extensions.tinker.store import Sampler, SavedCheckpoint, Session, Tables, TinkerStore, now
+from art_extensions.tinker.store import Sampler, SavedCheckpoint, Tables, TinkerSession, TinkerStore, now
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class KeyRing:
 
 
 def owner_of(key: str) -> str:
-    """What stands for a key in files and logs."""
+    """Returns what stands for a key in files and logs."""
     return hashlib.sha256(f"tinker owner {key}".encode()).hexdigest()[:24]
 
 
@@ -83,23 +83,25 @@ class Sessions:
 
     async def start(self) -> None:
         """Sessions go on that an earlier process had."""
-        await self._store.run(lambda tables: tables.change(Session, {"ended": None}, seen_at=now()))
+        await self._store.run(lambda tables: tables.change(TinkerSession, {"ended": None}, seen_at=now()))
 
     async def heartbeat(self, owner: str, session_id: str) -> None:
         """Raises NotFoundError for a session that is none, or has ended."""
 
         def beat(tables: Tables) -> int:
             return tables.change(
-                Session, {"session_id": session_id, "owner": owner, "ended": None}, seen_at=now()
+                TinkerSession, {"session_id": session_id, "owner": owner, "ended": None}, seen_at=now()
             )
 
         if not await self._store.run(beat):
             raise NotFoundError(f"no open session {session_id!r} of this key", status=404)
 
-    async def end(self, session: Session, how: str, detail: str | None = None) -> None:
+    async def end(self, session: TinkerSession, how: str, detail: str | None = None) -> None:
         """Ends a session; the first reason counts. What its runs hold is freed."""
         where = {"session_id": session.session_id, "ended": None}
-        if await self._store.run(lambda tables: tables.change(Session, where, ended=how, detail=detail)):
+        if await self._store.run(
+            lambda tables: tables.change(TinkerSession, where, ended=how, detail=detail)
+        ):
             self._samples.end_session(session.session_id)
             await self._runs.end_session(session.session_id)
             await self._store.run(lambda tables: tables.delete(Sampler, session_id=session.session_id))
@@ -115,7 +117,7 @@ class Sessions:
 
     async def _look(self) -> None:
         silent = now() - SILENT_S
-        open_ones = await self._store.run(lambda tables: tables.select(Session, ended=None))
+        open_ones = await self._store.run(lambda tables: tables.select(TinkerSession, ended=None))
         for session in open_ones:
             if session.seen_at < silent:
                 _log.warning("session %s is over: its client was not heard", session.session_id)

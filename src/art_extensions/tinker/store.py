@@ -48,7 +48,7 @@ CREATE TABLE IF NOT EXISTS samplers (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Session:
+class TinkerSession:
     session_id: str
     owner: str
     created_at: float
@@ -71,7 +71,7 @@ class Run:
     owner: str
     base_model: str
     name: str
-    """Of the model that trains it, in the project of all runs."""
+    """The name of the model that trains it, in the project of all runs."""
     lora: Mapping[str, Any]
     metadata: Mapping[str, Any]
     created_at: float
@@ -129,10 +129,10 @@ class Sampler:
 
 COPY = -1
 """The next request of a run that only holds copies of weights."""
-Row = TypeVar("Row", Session, Run, QueuedRequest, SavedCheckpoint, Sampler)
+Row = TypeVar("Row", TinkerSession, Run, QueuedRequest, SavedCheckpoint, Sampler)
 T = TypeVar("T")
 _TABLES: Mapping[type[Any], str] = {
-    Session: "sessions",
+    TinkerSession: "sessions",
     Run: "runs",
     QueuedRequest: "requests",
     SavedCheckpoint: "checkpoints",
@@ -190,7 +190,7 @@ class TinkerStore:
 
 
 class Tables:
-    """What one transaction may do."""
+    """The statements of one transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

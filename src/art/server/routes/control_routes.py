@@ -115,15 +115,28 @@ def gradient_routes(control: Control) -> list[BaseRoute]:
     ]
 
 
+def worker_routes(control: Control) -> list[BaseRoute]:
+    """Returns the routes about base models and machines, to be mounted behind the key check."""
+
+    async def load_base(request: Request) -> Response:
+        return record_reply(request, await control.load_base(await read_body(request, LoadBaseRequest)))
+
+    async def drain_node(request: Request) -> Response:
+        operator_only(request, "it is about the server's machines")
+        return record_reply(request, await control.drain_node(await read_body(request, DrainNodeRequest)))
+
+    return [
+        Route("/art/base_models", load_base, methods=["POST"]),
+        Route("/art/cluster/drain", drain_node, methods=["POST"]),
+    ]
+
+
 def control_routes(control: Control) -> list[BaseRoute]:
     """Returns the control routes, to be mounted behind the key check, which identifies the caller."""
 
     async def register(request: Request) -> Response:
         asked, resume = await read_body(request, RegisterRequest), _read_resume(request)
         return record_reply(request, await control.register(asked, resume=resume))
-
-    async def load_base(request: Request) -> Response:
-        return record_reply(request, await control.load_base(await read_body(request, LoadBaseRequest)))
 
     async def list_models(request: Request) -> Response:
         tenant = tenant_in(request.scope)
@@ -161,13 +174,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
         lines = _event_lines(tenant_in(request.scope), control.jobs.events(job_id, after))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
-    async def drain_node(request: Request) -> Response:
-        operator_only(request, "it is about the server's machines")
-        return record_reply(request, await control.drain_node(await read_body(request, DrainNodeRequest)))
-
     return [
-        Route("/art/cluster/drain", drain_node, methods=["POST"]),
-        Route("/art/base_models", load_base, methods=["POST"]),
         Route("/art/models", register, methods=["POST"]),
         Route("/art/models", list_models, methods=["GET"]),
         Route(MODEL_ROUTE, get_model, methods=["GET"]),
@@ -179,6 +186,7 @@ def control_routes(control: Control) -> list[BaseRoute]:
         Route("/art/jobs/{job_id}/events", events, methods=["GET"]),
         *checkpoint_routes(control),
         *gradient_routes(control),
+        *worker_routes(control),
     ]
 
 
