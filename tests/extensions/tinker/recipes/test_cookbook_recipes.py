@@ -45,7 +45,7 @@ class Recipe:
         """The metrics of the steps that are made."""
         file = self.folder / "metrics.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []
-        return [one for one in map(json.loads, lines) if "step:max" in one]
+        return [one for one in map(json.loads, lines) if "unclipped_grad_l2:mean" in one]
 
     def end(self) -> list[dict[str, Any]]:
         try:
@@ -93,5 +93,6 @@ def test_reinforced_it_goes_on_after_the_service_was_killed(tmp_path: Path) -> N
         eventually(lambda: len(recipe.steps()) >= 2 or recipe.process.poll() is not None, timeout=WAIT_S)
         service.kill("service")
         made = recipe.end()
-    assert [one["step:max"] for one in made] == [1, 2, 3, 4, 5, 6]
+    assert [one["step"] for one in made] == [0, 1, 2, 3, 4, 5]
+    assert {one["learning_rate:mean"] for one in made} == {1e-3}
     assert max(one["optim/kl_sample_train_v2"] for one in made) < 1e-6
