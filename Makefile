@@ -51,6 +51,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	.venv-tinker/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/tinker/requirements.txt
 	@touch $@
 
+.venv-cookbook/.installed: tests/extensions/tinker/recipes/requirements-cookbook.txt
+	$(PYTHON) -m venv .venv-cookbook
+	.venv-cookbook/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/tinker/recipes/requirements-cookbook.txt
+	.venv-cookbook/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps tinker-cookbook==0.6.1
+	@touch $@
+
 .venv-deployment/.installed: tests/flow/deployment/requirements.txt tests/flow/deployment/fetch_converter.sh
 	$(PYTHON) -m venv .venv-deployment
 	.venv-deployment/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/flow/deployment/requirements.txt
@@ -165,4 +171,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-words
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-tinker .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .venv-tokenizers .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-tinker .venv-cookbook .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .venv-tokenizers .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit

@@ -96,6 +96,8 @@ class TinkerRoutes:
         sessions: Sessions,
     ) -> None:
         self.store, self.keys, self.runs, self.samples, self.sessions = store, keys, runs, samples, sessions
+        self.closing = asyncio.Event()
+        """Set when this process ends: nobody is kept waiting for a future then."""
 
     async def owner(self, request: Request) -> str:
         """Raises AuthenticationError."""
@@ -331,7 +333,18 @@ class TinkerRoutes:
         return future(request_id, sample_sequence_ids=found.sequence_ids)
 
     async def retrieve_future(self, request: Request) -> Response:
+        """The outcome, or that it is not there yet: after a while, and at once when this process ends."""
         owner, asked = await self.owner(request), await read(request, RetrieveFuture)
+        outcome = asyncio.create_task(self._outcome(owner, asked))
+        closing = asyncio.create_task(self.closing.wait())
+        try:
+            await asyncio.wait({outcome, closing}, return_when=asyncio.FIRST_COMPLETED)
+            return outcome.result() if outcome.done() else pending(asked.request_id)
+        finally:
+            outcome.cancel()
+            closing.cancel()
+
+    async def _outcome(self, owner: str, asked: RetrieveFuture) -> Response:
         sample = self.samples.find(owner, asked.request_id)
         if sample is not None:
             with contextlib.suppress(TimeoutError):

@@ -8,18 +8,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from art.errors import ARTError
+from art.errors import ARTError, NotFoundError
 from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.records import SampleAsked
 from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.runs import failure_of
 from art_extensions.tinker.sample_response import AnswerSequence, sample_response
+from art_extensions.tinker.saved_weights import model_of
 from art_extensions.tinker.store import Sampler, now
 
 _log = logging.getLogger(__name__)
 
 KEPT_S = 600.0
 """How long a result stays that nobody fetched, or fetched once."""
+NOT_SERVED = "model_not_found"
 _UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k")
 
 
@@ -43,6 +45,7 @@ class SampleFutures:
     def __init__(self, server_of: Callable[[str], Awaitable[ArtServer]]) -> None:
         self._server_of = server_of
         self._futures: dict[str, SampleFuture] = {}
+        self._serving: dict[str, asyncio.Task[None]] = {}
 
     def submit(self, sampler: Sampler, asked: SampleAsked) -> tuple[str, SampleFuture]:
         """The id, and the future, which is being worked on."""
@@ -92,15 +95,35 @@ class SampleFutures:
 
     async def _sample(self, future: SampleFuture, sampler: Sampler, asked: SampleAsked) -> None:
         try:
-            server = await self._server_of(sampler.owner)
-            reply = await server.generate(generate_request(sampler.model, asked))
-            future.result = answer(asked, reply)
+            future.result = answer(asked, await self._generate(sampler, asked))
         except ARTError as error:
             future.result, future.failed = failure_of(error), True
         except Exception as error:  # noqa: BLE001  a defect ends this sample alone
             _log.exception("sampling met a defect")
             future.result, future.failed = failure_of(error), True
         future.done.set()
+
+    async def _generate(self, sampler: Sampler, asked: SampleAsked) -> dict[str, Any]:
+        """The reply of the server. One that was started again serves nothing, and is told to."""
+        server, wanted = await self._server_of(sampler.owner), generate_request(sampler.model, asked)
+        try:
+            return await server.generate(wanted)
+        except NotFoundError as error:
+            if error.code != NOT_SERVED:
+                raise
+        serving = self._serving.get(sampler.model)
+        if serving is None:
+            serving = self._serving[sampler.model] = asyncio.create_task(_serve(server, sampler))
+            serving.add_done_callback(lambda _: self._serving.pop(sampler.model, None))
+        await asyncio.shield(serving)
+        return await server.generate(wanted)
+
+
+async def _serve(server: ArtServer, sampler: Sampler) -> None:
+    if sampler.step is None:
+        await server.load_base(sampler.base_model)
+    else:
+        await server.serve(model_of(sampler.model), sampler.step)
 
 
 def generate_request(model: str, asked: SampleAsked) -> dict[str, Any]:

@@ -82,10 +82,11 @@ def stored_until(ttl_seconds: int | None) -> float | None:
 def keep_saved_steps(tables: Tables, model: str) -> list[int]:
     """The steps of a model that saved weights or its newest samplers without a name still need."""
     saved = {one.step for one in tables.select(SavedCheckpoint, model=model) if not is_over(one)}
-    unnamed = [one for one in tables.select(Sampler, path=None) if _model_of(one.model) == model]
+    unnamed = [one for one in tables.select(Sampler, path=None) if model_of(one.model) == model]
     newest = {one.step for one in unnamed[-KEPT_SAMPLERS:] if one.step is not None}
     return sorted(saved | newest)
 
 
-def _model_of(asked: str) -> str:
+def model_of(asked: str) -> str:
+    """The name of the model in what a server is asked for: `NAME@STEP`, or with its project before."""
     return asked.partition("@")[0].rpartition("/")[2]

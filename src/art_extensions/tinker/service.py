@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ import uvicorn
 
 from art.client.backends.local_server import LocalServer
 from art.client.http.connection import ServerConnection
-from art.process.files import write_whole
+from art.errors import FolderInUseError
+from art.process.files import disk_error, make_private_folder, take_lock, write_whole
 from art.process.resources import listen
 from art_extensions.tinker.app import TinkerRoutes, make_app
 from art_extensions.tinker.art_server import ArtServer
@@ -23,6 +25,9 @@ from art_extensions.tinker.sessions import PREFIX, KeyRing, Sessions
 from art_extensions.tinker.store import TinkerStore
 
 _log = logging.getLogger(__name__)
+
+LAST_REPLIES_S = 5
+"""How long requests that are being answered keep a process from ending."""
 
 Connect = Callable[[str | None], ArtServer]
 
@@ -86,23 +91,56 @@ def make_service(folder: Path, connect: Connect) -> tuple[TinkerRoutes, str]:
 async def serve(
     folder: Path, connect: Connect, *, host: str, port: int, on_ready: Callable[[str, str], None]
 ) -> None:
-    """Serves until a signal. on_ready: is called with the address and the key."""
+    """Serves until a signal. on_ready: is called with the address and the key.
+
+    Raises FolderInUseError where another process serves the folder, DiskError.
+    """
+    lock = await asyncio.to_thread(_lock, folder)
     routes, key = make_service(folder, connect)
     listener = listen(host, port)
     config = uvicorn.Config(
-        make_app(routes), log_level="warning", access_log=False, timeout_keep_alive=75, lifespan="on"
+        make_app(routes),
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=LAST_REPLIES_S,
+        lifespan="on",
     )
-    server = _Told(config, lambda: on_ready(f"http://{host}:{listener.getsockname()[1]}", key))
-    await server.serve(sockets=[listener])
+    address = f"http://{host}:{listener.getsockname()[1]}"
+    server = _Told(config, lambda: on_ready(address, key), routes.closing.set)
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    """Takes the folder for this process: two would carry out the same requests."""
+    try:
+        make_private_folder(folder)
+        lock = take_lock(folder / "lock", patience=2.0 * LAST_REPLIES_S)
+    except OSError as error:
+        raise disk_error(error, folder, "the folder of Tinker's sessions cannot be used") from error
+    if lock is None:
+        raise FolderInUseError(
+            f"another `art tinker` serves {folder}: use that one, end it, or choose another --data-dir"
+        )
+    return lock
 
 
 class _Told(uvicorn.Server):
-    """Tells when it serves."""
+    """Tells when it serves, and when it begins to end."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, on_started: Callable[[], None], on_ending: Callable[[], None]
+    ) -> None:
         super().__init__(config)
-        self._on_started = on_started
+        self._on_started, self._on_ending = on_started, on_ending
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         self._on_started()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        self._on_ending()
+        await super().shutdown(sockets)

@@ -1,0 +1,8 @@
+"""The service that the neighbouring tests start."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
