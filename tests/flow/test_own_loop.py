@@ -82,9 +82,12 @@ def trainable(name: str) -> art.TrainableModel:
     return art.TrainableModel(name=name, project="flow", base_model="art/nano", _internal_config=config)
 
 
-async def test_steps_of_added_gradients_are_made_once_and_survive_the_trainer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_steps_of_added_gradients_are_made_once_and_survive_the_trainer(
+    ranks: int, tmp_path: Path
+) -> None:
     straight, disturbed = trainable("straight"), trainable("disturbed")
-    async with art.LocalBackend(path=tmp_path) as backend:
+    async with art.LocalBackend(path=tmp_path, server_options={"trainer": {"ranks": ranks}}) as backend:
         for model in (straight, disturbed):
             await model.register(backend)
         calm, rough = Loop(straight), Loop(disturbed)
@@ -146,5 +149,5 @@ def kill_trainer(backend: art.LocalBackend) -> None:
     pid = backend._server.pid
     assert pid is not None
     children = psutil.Process(pid).children(recursive=True)
-    (trainer,) = [one for one in children if "art.training.worker" in one.cmdline()]
+    trainer, *_ = [one for one in children if "art.training.worker" in one.cmdline()]
     os.kill(trainer.pid, signal.SIGKILL)

@@ -30,6 +30,7 @@ VERB_ORDER = (
     "mcp",
     "autorl",
     "serve",
+    "tinker",
     "launch",
     "chat",
     "resume",

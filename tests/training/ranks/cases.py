@@ -19,7 +19,7 @@ from art.training.ranks.group import RankGroup
 from art.training.ranks.sharded import own_part, shard_base
 from art.training.trainer import Trainer
 from art.wire.algorithm import Algorithm
-from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
+from art.wire.training import LoraSpec, OptimizerSpec, StepRequest, TrainRequest
 
 
 def make_policy(sharing: RankGroup | None = None) -> Policy:
@@ -95,8 +95,22 @@ class Learned:
     def step(self) -> dict[str, float]:
         at = self.trainer.steps[MODEL]
         algorithm = algorithm_of(self.case)
+        if "added" in self.case:
+            return self.step_of_added(at, algorithm)
         batch = batch_of(self.case, algorithm, at)
         return self.trainer.train(batch.tree, batch.entries, request_of(batch, algorithm, at, self.case))
+
+    def step_of_added(self, at: int, algorithm: Algorithm) -> dict[str, float]:
+        """A step by the gradients of several batches, one of which is also scored."""
+        optimizer = OptimizerSpec(learning_rate=None)
+        for number in range(self.case["added"]):
+            batch = batch_of(self.case, algorithm, 10 * at + number)
+            asked = request_of(batch, algorithm, at, self.case).model_copy(update={"update": number})
+            for use in ("none", "add"):
+                request = asked.model_copy(update={"gradient": use})
+                metrics = self.trainer.train(batch.tree, batch.entries, request)
+        last = StepRequest(model=MODEL, step=at, batches=self.case["added"], optimizer=optimizer, rate=1e-2)
+        return {**metrics, "loss/grad_norm": self.trainer.step(last).grad_norm}
 
     def weights(self) -> torch.Tensor:
         return torch.cat([one.detach().flatten() for one in self.trainer.parameters(MODEL).values()])

@@ -113,6 +113,13 @@ def test_variants(name: str, world: int, gang_of: GangOf) -> None:
     assert_equal(VARIANTS[name], gang_of(world).run(VARIANTS[name]))
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("name", ["importance_sampling", "gspo", "grpo"])
+def test_gradients_of_several_batches_and_a_step(name: str, sharded: bool, gang_of: GangOf) -> None:
+    case = case_of(name, 3, added=2, sharded=sharded)
+    assert_equal(case, gang_of(3).run(case))
+
+
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "all weights"])
 def test_variants_with_a_base_in_shards(name: str, gang_of: GangOf) -> None:
     case = {**VARIANTS[name], "sharded": True, "dropout": 0.4}
