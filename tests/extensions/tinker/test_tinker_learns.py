@@ -7,25 +7,30 @@ import subprocess
 from pathlib import Path
 from statistics import fmean
 
-from tinker_service import PYTHON, ROOT, serving, with_sdk
+from tinker_service import PYTHON, ROOT, Service, serving, with_sdk
 
 GUIDE = ROOT / "docs" / "guides" / "tinker.md"
 pytestmark = with_sdk
 
 
-def test_the_program_of_the_guide_learns(tmp_path: Path) -> None:
+def run_guide(service: Service) -> list[float]:
+    """The mean reward of each step of the guide's program."""
     blocks = re.findall(r"^```text\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
     (program,) = [one for one in blocks if "import tinker" in one]
+    done = subprocess.run(
+        [str(PYTHON), "-c", program],
+        env=service.variables,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:] + service.log.read_text()[-3000:]
+    return [float(line.split()[1]) for line in done.stdout.splitlines()]
+
+
+def test_the_program_of_the_guide_learns(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as service:
-        done = subprocess.run(
-            [str(PYTHON), "-c", program],
-            env=service.variables,
-            capture_output=True,
-            text=True,
-            timeout=400,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    rewards = [float(line.split()[1]) for line in done.stdout.splitlines()]
+        rewards = run_guide(service)
     assert len(rewards) == 12
     assert rewards[0] < 0.6 and fmean(rewards[-3:]) > 0.8

@@ -28,8 +28,10 @@ with_sdk = [
 class Service:
     """`art tinker` on a folder, at one port, started as often as it is killed."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *options: str, **variables: str) -> None:
+        """options: of `art tinker`. variables: of its environment, beside those of this process."""
         self.data, self.port, self.log = data, find_free_tcp_port(), data / "service.log"
+        self._options, self._environment = options, {**os.environ, **variables}
         data.mkdir(parents=True, exist_ok=True)
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -38,7 +40,11 @@ class Service:
         told = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--port", str(self.port)], stdout=log, stderr=log, start_new_session=True
+                [*command, "--port", str(self.port), *self._options],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=self._environment,
             )
         eventually(lambda: b"TINKER_API_KEY" in self.log.read_bytes()[told:])
 
@@ -84,8 +90,8 @@ def with_suppressed_kill(pid: int) -> None:
 
 
 @contextmanager
-def serving(data: Path) -> Iterator[Service]:
-    service = Service(data)
+def serving(data: Path, *options: str, **variables: str) -> Iterator[Service]:
+    service = Service(data, *options, **variables)
     service.start()
     try:
         yield service
