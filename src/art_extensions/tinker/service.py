@@ -93,9 +93,11 @@ async def serve(
 ) -> None:
     """Serves until a signal. on_ready: is called with the address and the key.
 
-    Raises FolderInUseError where another process serves the folder, DiskError.
+    Raises FolderInUseError where another process serves the folder, DiskError, and what keeps the server
+    behind it from serving.
     """
     lock = await asyncio.to_thread(_lock, folder)
+    await connect(None).served()
     routes, key = make_service(folder, connect)
     listener = listen(host, port)
     config = uvicorn.Config(

@@ -120,7 +120,7 @@ class Sessions:
         open_ones = await self._store.run(lambda tables: tables.select(TinkerSession, ended=None))
         for session in open_ones:
             if session.seen_at < silent:
-                _log.warning("session %s is over: its client was not heard", session.session_id)
+                _log.info("session %s is over: its client was not heard", session.session_id)
                 await self.end(session, "expired")
         await self._store.run(_sweep)
 
