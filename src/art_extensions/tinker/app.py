@@ -69,7 +69,9 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 25.0
 """How long a question for a future waits; the client gives it 45 seconds."""
-LARGEST_BODY = 64 * 1024 * 1024
+LARGEST_BODY = 32 * 1024 * 1024
+BODY_S = 120.0
+"""How long a body may take to arrive."""
 PROTOBUF = "application/x-protobuf"
 REFUSED = {
     "/api/v1/billing/usage/events": "this server bills nothing",
@@ -410,14 +412,18 @@ def tokenizer_of(base_model: str) -> str:
     return str(resolve_base(base_model).source)
 
 
-async def read_bytes(request: Request, largest: int = LARGEST_BODY) -> bytes:
-    """The body. Raises RequestError (413)."""
+async def read_bytes(request: Request) -> bytes:
+    """The body. Raises RequestError: 413 for one that is too large, 408 for one that comes too slowly."""
     pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > largest:
-            raise RequestError(f"the body is larger than {largest} bytes", status=413)
-        pieces.append(piece)
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.stream():
+                size += len(piece)
+                if size > LARGEST_BODY:
+                    raise RequestError(f"the body is larger than {LARGEST_BODY} bytes", status=413)
+                pieces.append(piece)
+    except TimeoutError as error:
+        raise RequestError(f"the body did not arrive within {BODY_S:g} s", status=408) from error
     return b"".join(pieces)
 
 

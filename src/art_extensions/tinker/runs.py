@@ -71,7 +71,7 @@ from art_extensions.tinker.store import (
 
 _log = logging.getLogger(__name__)
 
-LARGEST_BATCH = 256 * 1024 * 1024
+LARGEST_BATCH = 64 * 1024 * 1024
 """Bytes of a decompressed batch."""
 UNCLIPPED = 1e30
 """A gradient norm that is never reached."""

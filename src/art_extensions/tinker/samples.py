@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 KEPT_S = 600.0
 """How long a result stays that nobody fetched, or fetched once."""
+MOST_KEPT = 20_000
+"""The results that stay. The client asks again for a sample whose result is gone."""
 NOT_SERVED = "model_not_found"
 _UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k")
 
@@ -87,11 +89,12 @@ class SampleFutures:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _prune(self) -> None:
-        old = now() - KEPT_S
-        for request_id in [
-            k for k, one in self._futures.items() if one.done.is_set() and one.created_at < old
-        ]:
-            del self._futures[request_id]
+        """Forgets results that are old, or more than are kept: futures lie in the order of their requests."""
+        ended = [(key, one) for key, one in self._futures.items() if one.done.is_set()]
+        surplus, old = len(ended) - MOST_KEPT, now() - KEPT_S
+        for place, (request_id, one) in enumerate(ended):
+            if place < surplus or one.created_at < old:
+                del self._futures[request_id]
 
     async def _sample(self, future: SampleFuture, sampler: Sampler, asked: SampleAsked) -> None:
         try:

@@ -20,11 +20,14 @@ from art.errors import AuthenticationError, RequestError
 from art.wire.gradients import GRADIENTS_LOST, MadeStep, MakeStepRequest
 from art.wire.models import ModelInfo
 from art.wire.training import LoraSpec
-from art_extensions.tinker import sessions
+from art_extensions.tinker import app as app_module
+from art_extensions.tinker import samples, sessions
 from art_extensions.tinker import tinker_public_pb2 as messages
 from art_extensions.tinker.app import make_app
 from art_extensions.tinker.art_server import ArtServer
+from art_extensions.tinker.records import PromptAsked, SampleAsked
 from art_extensions.tinker.service import make_service
+from art_extensions.tinker.store import Sampler
 from waiting import until
 
 pytestmark = pytest.mark.slow  # the batch's tree is built by numpy and the store is on disk
@@ -295,3 +298,46 @@ async def test_only_attention_or_mlp_is_trained_where_a_program_says_so(tmp_path
         }
         refused = await client.post("create_model", asked)
         assert refused.status_code == 400 and "train_unembed alone" in refused.json()["detail"]
+
+
+async def test_a_body_that_is_too_large_or_too_slow_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "LARGEST_BODY", 1000)
+    monkeypatch.setattr(app_module, "BODY_S", 0.05)
+    async with serving(tmp_path, ScriptedServer()) as client:
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b"{"
+            await asyncio.sleep(5)
+            yield b"}"
+
+        headers = {"x-api-key": client.key}
+        slow = await client.http.post("/api/v1/create_session", content=slowly(), headers=headers)
+        assert slow.status_code == 408 and "did not arrive" in slow.json()["detail"]
+        large = await client.post("create_session", b" " * 1001)
+        assert large.status_code == 413 and "larger than 1000 bytes" in large.json()["detail"]
+
+
+async def test_results_that_nobody_fetches_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples, "MOST_KEPT", 10)
+    futures = samples.SampleFutures(lambda _: asyncio.sleep(0, ScriptedServer()))
+    sampler = Sampler(
+        sampler_id="s",
+        owner="o",
+        session_id="x",
+        base_model="b",
+        path=None,
+        model="b",
+        step=None,
+        created_at=0.0,
+    )
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}
+    for number in range(100):
+        _, found = futures.submit(sampler, SampleAsked(prompt=PromptAsked(**prompt), seq_id=number))
+        await found.done.wait()
+    assert len(futures._futures) <= 11
+    assert futures.find("o", "s:0") is None and futures.find("o", "s:99") is not None
+    assert futures.find("another", "s:99") is None

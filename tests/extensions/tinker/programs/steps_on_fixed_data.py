@@ -41,6 +41,7 @@ def main() -> None:
         losses = [one.result().metrics["loss:sum"] for one in (first, second)]
         print(f"step {step} {losses} {moved.result().metrics}", flush=True)
     print(f"saved {client.save_state('end').result().path}", flush=True)
+    service.close("success").result()
 
 
 if __name__ == "__main__":
