@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ from art.engine import nano_models
 from waiting import eventually
 
 PYTHON = ROOT / ".venv-cookbook" / "bin" / "python"
-MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
+MISSING = not PYTHON.exists()
 MODEL = nano_models.resolve("art/nano-words")
 WAIT_S = 400
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3 * WAIT_S),
-    pytest.mark.skipif(MISSING, reason="no .venv-cookbook: `make .venv-cookbook/.installed` (1.5 GB)"),
+    pytest.mark.skipif(MISSING, reason="by hand: `make .venv-cookbook/.installed` (1.5 GB)"),
 ]
 
 
