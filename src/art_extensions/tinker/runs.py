@@ -249,6 +249,7 @@ class TrainingRuns:
         _refuse_foreign(asked)
         source = await self._store.run(lambda tables: find_usable(tables, asked.path, run.owner))
         done = await self._begin_with(run, f"{run.name}.{request.seq}", source, asked)
+        await self._free(run)  # the model that trained it so far
         return replace(done, change=lambda tables: tables.forget_bodies(run.run_id, request.seq))
 
     async def _begin_with(self, run: Run, name: str, source: SavedCheckpoint, asked: LoadWeights) -> Done:
