@@ -275,7 +275,12 @@ def draw_bars(axes: Axes, one: Shown) -> None:
         estimate = one.estimate(method)
         assert estimate is not None
         low, high = estimate.low, estimate.high
-        spread = None if low is None or high is None else [[estimate.mean - low], [high - estimate.mean]]
+        # Rounding can put a bound past the mean of runs that agree.
+        spread = (
+            None
+            if low is None or high is None
+            else [[max(0.0, estimate.mean - low)], [max(0.0, high - estimate.mean)]]
+        )
         axes.barh(place, estimate.mean, xerr=spread, color=BLUE if method == "grpo" else PALE, ecolor=GREY)
         end = max(estimate.mean, high or estimate.mean)
         axes.annotate(f"{estimate.mean:.2f}", (end, place), xytext=(3, -3), textcoords="offset points")
