@@ -60,7 +60,7 @@ def test_the_words_for_a_disk(tmp_path: Path, error: Exception, words: str | Non
     place = tmp_path / "not" / "there"
     told = disk_trouble(error, place)
     assert (told is None) if words is None else (told is not None and words in told and str(place) in told)
-    assert free_bytes(place) == free_bytes(tmp_path)
+    assert free_bytes(place) == pytest.approx(free_bytes(tmp_path), rel=0.05)  # others write to the disk
 
 
 async def test_a_commit_that_fails_leaves_nothing_and_the_next_one_works(tmp_path: Path, monkeypatch) -> None:
