@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from art.engine.base_models import resolve_base
+from art.engine.base_models import local_folder
 from bench.rows import Row, write_rows
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def run_peer(**asked: object) -> dict[str, list[float]]:
 def step_rows(base: str, prompts: int, each: int, tokens: int, loops: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="bench-tinker-") as folder, serving(base, Path(folder)) as told:
         ours = run_program(told, "steps", base, prompts, each, tokens, loops + WARM)
-    source, data = str(resolve_base(base).source), ours["data"]
+    source, data = local_folder(base), ours["data"]
     theirs = run_peer(
         base=source, prompts=ours["prompts"], each=each, tokens=tokens, data=data, loops=loops + WARM
     )

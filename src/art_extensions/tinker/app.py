@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from art.engine.base_models import resolve_base
+from art.engine.base_models import resolve_base, with_folder
 from art.errors import (
     ARTError,
     AuthenticationError,
@@ -271,7 +271,7 @@ class TinkerRoutes:
                 "lora_rank": run.lora.get("r"),
                 "model_data": {
                     "model_name": run.base_model,
-                    "tokenizer_id": await asyncio.to_thread(tokenizer_of, run.base_model),
+                    "tokenizer_id": await tokenizer_of(run.base_model),
                 },
             }
         )
@@ -407,9 +407,9 @@ def text_of(asked: Asked) -> bytes:
     return asked.model_dump_json().encode()
 
 
-def tokenizer_of(base_model: str) -> str:
+async def tokenizer_of(base_model: str) -> str:
     """The folder or name that `AutoTokenizer` loads a base model's tokenizer from."""
-    return str(resolve_base(base_model).source)
+    return (await with_folder(resolve_base(base_model), lambda _: None)).source
 
 
 async def read_bytes(request: Request) -> bytes:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zstandard
 from loss_requests import datum, message
+from transformers import AutoTokenizer
 
 from art.batch.encode import decode_batch
 from art.errors import AuthenticationError, RequestError
@@ -341,3 +342,10 @@ async def test_results_that_nobody_fetches_do_not_pile_up(
     assert len(futures._futures) <= 11
     assert futures.find("o", "s:0") is None and futures.find("o", "s:99") is not None
     assert futures.find("another", "s:99") is None
+
+
+@pytest.mark.parametrize("base", ["art/nano-games", "art/smollm2"])
+async def test_a_tokenizer_is_named_by_a_folder_that_loads(base: str) -> None:
+    folder = await app_module.tokenizer_of(base)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.decode(tokenizer.encode("yes")).strip() == "yes"
