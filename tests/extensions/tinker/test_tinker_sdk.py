@@ -9,16 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tinker_service import PYTHON, ROOT, with_sdk
 
-ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).parent / "programs" / "tinker_messages.py"
-PYTHON = ROOT / ".venv-tinker" / "bin" / "python"
-MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(MISSING, reason="no .venv-tinker: `make .venv-tinker/.installed`"),
-]
+pytestmark = with_sdk
 
 
 @pytest.fixture(scope="module")

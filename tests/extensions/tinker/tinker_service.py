@@ -17,7 +17,8 @@ from art.process.resources import find_free_tcp_port
 from waiting import eventually
 
 ROOT = Path(__file__).parents[3]
-PYTHON = ROOT / ".venv-tinker" / "bin" / "python"
+PYTHON = ROOT / os.environ.get("ART_TEST_TINKER", ".venv-tinker") / "bin" / "python"
+"""`make test-tinker-newest` names another environment."""
 MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
 with_sdk = [
     pytest.mark.slow,
