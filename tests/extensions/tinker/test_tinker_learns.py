@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
@@ -13,10 +14,17 @@ GUIDE = ROOT / "docs" / "guides" / "tinker.md"
 pytestmark = with_sdk
 
 
-def run_guide(service: Service) -> list[float]:
+REAL = {"art/nano-games": "art/smollm2", "2e-3": "5e-4"}
+"""What differs for a model that others trained."""
+
+
+def run_guide(service: Service, changes: Mapping[str, str] | None = None) -> list[float]:
     """The mean reward of each step of the guide's program."""
     blocks = re.findall(r"^```text\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
     (program,) = [one for one in blocks if "import tinker" in one]
+    for word, other in (changes or {}).items():
+        assert word in program
+        program = program.replace(word, other)
     done = subprocess.run(
         [str(PYTHON), "-c", program],
         env=service.variables,
@@ -34,3 +42,9 @@ def test_the_program_of_the_guide_learns(tmp_path: Path) -> None:
         rewards = run_guide(service)
     assert len(rewards) == 12
     assert rewards[0] < 0.6 and fmean(rewards[-3:]) > 0.8
+
+
+def test_a_real_model_learns_at_its_own_size(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as service:
+        rewards = run_guide(service, REAL)
+    assert rewards[0] < 0.3 and fmean(rewards[-3:]) > 0.8
