@@ -13,10 +13,9 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -32,8 +31,8 @@ from art.errors import (
     ServerError,
     ServerUnreachableError,
 )
-from art.wire.records import first_flaw
 from art_extensions.tinker.art_server import ArtServer
+from art_extensions.tinker.bodies import read, read_bytes
 from art_extensions.tinker.copies import copy_weights
 from art_extensions.tinker.external import external_routes
 from art_extensions.tinker.forward_backward import read_envelope
@@ -51,6 +50,7 @@ from art_extensions.tinker.records import (
     OptimStep,
     RequestAsked,
     RetrieveFuture,
+    RunAsked,
     SampleAsked,
     SamplerAsked,
     SaveExternal,
@@ -59,7 +59,14 @@ from art_extensions.tinker.records import (
     SessionAsked,
 )
 from art_extensions.tinker.refusals import refusal
-from art_extensions.tinker.runs import LARGEST_BATCH, TrainingRuns, lora_of, require_open
+from art_extensions.tinker.runs import (
+    LARGEST_BATCH,
+    TrainingRuns,
+    find_run,
+    find_session,
+    lora_of,
+    require_open,
+)
 from art_extensions.tinker.samples import SampleFutures
 from art_extensions.tinker.saved_weights import find_usable
 from art_extensions.tinker.sessions import KeyRing, Sessions
@@ -69,9 +76,6 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 25.0
 """How long a question for a future waits; the client gives it 45 seconds."""
-LARGEST_BODY = 32 * 1024 * 1024
-BODY_S = 120.0
-"""How long a body may take to arrive."""
 PROTOBUF = "application/x-protobuf"
 REFUSED = {
     "/api/v1/billing/usage/events": "this server bills nothing",
@@ -82,8 +86,6 @@ REFUSED = {
     "/api/v1/sessions/{session_id}/trace_export": "this server writes no traces for Perfetto",
 }
 """Routes of the hosted service that this one has not, and why."""
-
-A = TypeVar("A", bound=Asked)
 
 
 class TinkerRoutes:
@@ -156,12 +158,7 @@ class TinkerRoutes:
         return JSONResponse({})
 
     async def _session(self, owner: str, session_id: str) -> TinkerSession:
-        found = await self.store.run(
-            lambda tables: tables.find(TinkerSession, session_id=session_id, owner=owner)
-        )
-        if found is None:
-            raise NotFoundError(f"no session {session_id!r} of this key", status=404)
-        return found
+        return await self.store.run(lambda tables: find_session(tables, session_id, owner))
 
     async def create_model(self, request: Request) -> Response:
         owner, asked = await self.owner(request), await read(request, CreateModel)
@@ -221,23 +218,14 @@ class TinkerRoutes:
         stored = encoding.encode() + b"\0" + body
         return await self._submit(owner, envelope.model_id, envelope.seq_id, "forward_backward", stored)
 
-    async def optim_step(self, request: Request) -> Response:
-        owner, asked = await self.owner(request), await read(request, OptimStep)
-        return await self._submit(owner, asked.model_id, asked.seq_id, "optim_step", text_of(asked))
+    def queued(self, kind: str, shape: type[RunAsked]) -> Callable[[Request], Awaitable[Response]]:
+        """Returns a handler that writes down such a request of a run."""
 
-    async def save_weights(self, request: Request) -> Response:
-        owner, asked = await self.owner(request), await read(request, SaveWeights)
-        return await self._submit(owner, asked.model_id, asked.seq_id, "save_weights", text_of(asked))
+        async def queue(request: Request) -> Response:
+            owner, asked = await self.owner(request), await read(request, shape)
+            return await self._submit(owner, asked.model_id, asked.seq_id, kind, text_of(asked))
 
-    async def save_weights_for_sampler(self, request: Request) -> Response:
-        owner, asked = await self.owner(request), await read(request, SaveForSampler)
-        kind = "save_weights_for_sampler"
-        return await self._submit(owner, asked.model_id, asked.seq_id, kind, text_of(asked))
-
-    async def save_weights_external(self, request: Request) -> Response:
-        owner, asked = await self.owner(request), await read(request, SaveExternal)
-        kind = "save_weights_external"
-        return await self._submit(owner, asked.model_id, asked.seq_id, kind, text_of(asked))
+        return queue
 
     async def copy_weights(self, request: Request) -> Response:
         owner, asked = await self.owner(request), await read(request, CopyWeights)
@@ -259,9 +247,7 @@ class TinkerRoutes:
     async def get_info(self, request: Request) -> Response:
         """Describes a run. The client loads the tokenizer by what stands here: a folder of this machine."""
         owner, asked = await self.owner(request), await read(request, ModelAsked)
-        run = await self.store.run(lambda tables: tables.find(Run, run_id=asked.model_id, owner=owner))
-        if run is None:
-            raise NotFoundError(f"no training run {asked.model_id!r} of this key", status=404)
+        run = await self.store.run(lambda tables: find_run(tables, asked.model_id, owner))
         return JSONResponse(
             {
                 "type": "get_info",
@@ -412,29 +398,6 @@ async def tokenizer_of(base_model: str) -> str:
     return (await with_folder(resolve_base(base_model), lambda _: None)).source
 
 
-async def read_bytes(request: Request) -> bytes:
-    """The body. Raises RequestError: 413 for one that is too large, 408 for one that comes too slowly."""
-    pieces, size = [], 0
-    try:
-        async with asyncio.timeout(BODY_S):
-            async for piece in request.stream():
-                size += len(piece)
-                if size > LARGEST_BODY:
-                    raise RequestError(f"the body is larger than {LARGEST_BODY} bytes", status=413)
-                pieces.append(piece)
-    except TimeoutError as error:
-        raise RequestError(f"the body did not arrive within {BODY_S:g} s", status=408) from error
-    return b"".join(pieces)
-
-
-async def read(request: Request, kind: type[A]) -> A:
-    """The body as a record. Raises RequestError (400) that names the field."""
-    try:
-        return kind.model_validate_json(await read_bytes(request) or b"{}")
-    except ValidationError as error:
-        raise refusal(f"{first_flaw(error)}", code="invalid_request") from error
-
-
 def make_app(routes: TinkerRoutes) -> Starlette:
     """The application. It owns the store, the runs and the sessions: they end with it."""
     posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
@@ -446,10 +409,10 @@ def make_app(routes: TinkerRoutes) -> Starlette:
         "sessions/{session_id}/finish": routes.finish,
         "create_model": routes.create_model,
         "forward_backward": routes.forward_backward,
-        "optim_step": routes.optim_step,
-        "save_weights": routes.save_weights,
-        "save_weights_for_sampler": routes.save_weights_for_sampler,
-        "save_weights_external": routes.save_weights_external,
+        "optim_step": routes.queued("optim_step", OptimStep),
+        "save_weights": routes.queued("save_weights", SaveWeights),
+        "save_weights_for_sampler": routes.queued("save_weights_for_sampler", SaveForSampler),
+        "save_weights_external": routes.queued("save_weights_external", SaveExternal),
         "copy_weights": routes.copy_weights,
         "load_weights": routes.load_weights,
         "get_info": routes.get_info,

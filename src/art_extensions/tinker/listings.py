@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from art.errors import NotFoundError
-from art.wire.records import first_flaw
-from art_extensions.tinker.records import Asked, PathAsked, ProjectAsked, TtlAsked
+from art_extensions.tinker.bodies import read
+from art_extensions.tinker.records import PathAsked, ProjectAsked, TtlAsked
 from art_extensions.tinker.refusals import refusal
+from art_extensions.tinker.runs import find_run, find_session
 from art_extensions.tinker.saved_weights import KINDS, find_own, find_weights, is_over, stored_until
 from art_extensions.tinker.session_search import SearchAsked, search_sessions
 from art_extensions.tinker.sessions import KeyRing
 from art_extensions.tinker.store import Run, Sampler, SavedCheckpoint, Tables, TinkerSession, TinkerStore
 
-A = TypeVar("A", bound=Asked)
 OwnerOf = Callable[[Request], Awaitable[str]]
 _CHECKPOINT = "/api/v1/training_runs/{run_id}/checkpoints/{kind}/{name}"
 MOST_LISTED = 1000
@@ -70,7 +69,7 @@ class Listings:
 
     async def ttl(self, request: Request) -> Response:
         owner = await self._owner_of(request)
-        asked = await _asked(request, TtlAsked)
+        asked = await read(request, TtlAsked)
         await _change(self._store, owner, request, expires_at=stored_until(asked.ttl_seconds))
         return Response(status_code=204)
 
@@ -92,7 +91,7 @@ class Listings:
 
     async def weights_info(self, request: Request) -> Response:
         owner = await self._owner_of(request)
-        path = (await _asked(request, PathAsked)).tinker_path
+        path = (await read(request, PathAsked)).tinker_path
         saved = await self._store.run(lambda tables: find_weights(tables, path, owner))
         run = await self._store.run(lambda tables: tables.find(Run, run_id=saved.run_id))
         lora: Mapping[str, Any] = {} if run is None else run.lora
@@ -109,9 +108,7 @@ class Listings:
 
     async def session(self, request: Request) -> Response:
         owner, name = await self._owner_of(request), request.path_params["session_id"]
-        found = await self._store.run(lambda tables: tables.find(TinkerSession, session_id=name, owner=owner))
-        if found is None:
-            raise NotFoundError(f"no session {name!r} of this key", status=404)
+        found = await self._store.run(lambda tables: find_session(tables, name, owner))
         runs = await self._store.run(lambda tables: tables.select(Run, session_id=name))
         samplers = await self._store.run(lambda tables: tables.select(Sampler, session_id=name))
         return JSONResponse(
@@ -126,14 +123,14 @@ class Listings:
     async def assign_project(self, request: Request) -> Response:
         """A project is a word by which sessions and runs are found; it has no rights of its own."""
         owner, name = await self._owner_of(request), request.path_params["session_id"]
-        project = (await _asked(request, ProjectAsked)).project_id
+        project = (await read(request, ProjectAsked)).project_id
         where = {"session_id": name, "owner": owner}
         if not await self._store.run(lambda tables: tables.change(TinkerSession, where, project_id=project)):
             raise NotFoundError(f"no session {name!r} of this key", status=404)
         return Response(status_code=204)
 
     async def search(self, request: Request) -> Response:
-        owner, asked = await self._owner_of(request), await _asked(request, SearchAsked)
+        owner, asked = await self._owner_of(request), await read(request, SearchAsked)
         return JSONResponse(await self._store.run(lambda tables: search_sessions(tables, owner, asked)))
 
 
@@ -158,20 +155,9 @@ def listing_routes(store: TinkerStore, owner_of: OwnerOf, keys: KeyRing) -> list
     ]
 
 
-async def _asked(request: Request, kind: type[A]) -> A:
-    """The body as a record. Raises RequestError."""
-    try:
-        return kind.model_validate_json(await request.body() or b"{}")
-    except ValidationError as error:
-        raise refusal(f"{first_flaw(error)}") from error
-
-
 async def _run_of(store: TinkerStore, owner: str, request: Request) -> Run:
     name = request.path_params["run_id"]
-    run = await store.run(lambda tables: tables.find(Run, run_id=name, owner=owner))
-    if run is None:
-        raise NotFoundError(f"no training run {name!r} of this key", status=404)
-    return run
+    return await store.run(lambda tables: find_run(tables, name, owner))
 
 
 async def _change(store: TinkerStore, owner: str, request: Request, **values: Any) -> None:

@@ -57,6 +57,10 @@ class ModelAsked(Asked):
     model_id: str
 
 
+class RunAsked(ModelAsked):
+    seq_id: int | None = None
+
+
 class AdamAsked(Asked):
     """AdamW, as `torch.optim.AdamW` has it. A `grad_clip_norm` of 0 clips nothing."""
 
@@ -68,8 +72,7 @@ class AdamAsked(Asked):
     grad_clip_norm: Annotated[FiniteFloat, Field(ge=0)]
 
 
-class OptimStep(ModelAsked):
-    seq_id: int | None = None
+class OptimStep(RunAsked):
     adam_params: dict[str, Any] | None = None
     """Read as `AdamAsked` when it is its turn: a wrong value is an error of that future."""
     optimizer_params: dict[str, Any] | None = None
@@ -79,16 +82,14 @@ class OptimStep(ModelAsked):
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 
 
-class SaveWeights(ModelAsked):
-    seq_id: int | None = None
+class SaveWeights(RunAsked):
     path: str | None = None
     ttl_seconds: int | None = None
     overwrite: bool = False
     user_metadata: dict[str, str] | None = None
 
 
-class SaveForSampler(ModelAsked):
-    seq_id: int | None = None
+class SaveForSampler(RunAsked):
     path: str | None = None
     sampling_session_seq_id: int | None = None
     kind: str = "snapshot"
@@ -96,8 +97,7 @@ class SaveForSampler(ModelAsked):
     user_metadata: dict[str, str] | None = None
 
 
-class SaveExternal(ModelAsked):
-    seq_id: int | None = None
+class SaveExternal(RunAsked):
     path: str
     ttl_seconds: int | None = None
     age_encryption_recipients: list[str] | None = None

@@ -85,6 +85,7 @@ _PLACE = OptimizerSpec(learning_rate=None)
 ServerOf = Callable[[str], Awaitable[ArtServer]]
 """The server for an owner; waits until the owner's key is known."""
 A = TypeVar("A", bound=Asked)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,9 +136,7 @@ class TrainingRuns:
         def write(tables: Tables) -> None:
             if run is not None:
                 tables.add(run)
-            known = tables.find(Run, run_id=request.run_id, owner=request.owner)
-            if known is None:
-                raise NotFoundError(f"no training run {request.run_id!r} of this key", status=404)
+            known = find_run(tables, request.run_id, request.owner)
             if known.next_seq == COPY:
                 raise refusal(f"{known.run_id} is a copy: create a training client from its weights")
             require_open(tables, known.session_id, request.owner)
@@ -187,9 +186,7 @@ class TrainingRuns:
 
     async def _free(self, run: Run) -> None:
         server = await self._server_of(run.owner)
-        saved = await self._store.run(
-            lambda tables: [one for one in tables.select(SavedCheckpoint) if one.model == run.name]
-        )
+        saved = await self._store.run(lambda tables: tables.select(SavedCheckpoint, model=run.name))
         try:
             await server.release(run.name)
             if not saved:
@@ -238,21 +235,18 @@ class TrainingRuns:
 
     async def _load_new(self, run: Run, request: QueuedRequest) -> Done:
         """A run that begins with saved weights."""
-        asked = _read(LoadWeights, request)
-        _refuse_foreign(asked)
-        source = await self._store.run(lambda tables: find_usable(tables, asked.path, run.owner))
-        return await self._begin_with(run, run.name, source, asked)
+        return await self._begin_with(run, run.name, request)
 
     async def _load(self, run: Run, request: QueuedRequest) -> Done:
         """A run that goes on with saved weights: a new model takes the place of its own."""
-        asked = _read(LoadWeights, request)
-        _refuse_foreign(asked)
-        source = await self._store.run(lambda tables: find_usable(tables, asked.path, run.owner))
-        done = await self._begin_with(run, f"{run.name}.{request.seq}", source, asked)
+        done = await self._begin_with(run, f"{run.name}.{request.seq}", request)
         await self._free(run)  # the model that trained it so far
         return replace(done, change=lambda tables: tables.forget_bodies(run.run_id, request.seq))
 
-    async def _begin_with(self, run: Run, name: str, source: SavedCheckpoint, asked: LoadWeights) -> Done:
+    async def _begin_with(self, run: Run, name: str, request: QueuedRequest) -> Done:
+        asked = _read(LoadWeights, request)
+        _refuse_foreign(asked)
+        source = await self._store.run(lambda tables: find_usable(tables, asked.path, run.owner))
         server = await self._server_of(run.owner)
         origin = await self._store.run(lambda tables: tables.find(Run, run_id=source.run_id))
         lora = LoraSpec.model_validate((origin or run).lora)
@@ -294,16 +288,21 @@ class TrainingRuns:
     async def _send(
         self, run: Run, batch: LossBatch, use: GradientUse, earlier: Sequence[QueuedRequest]
     ) -> tuple[Mapping[str, Any], dict[str, float]]:
-        """Sends a batch. Where the gradients before it are lost, those batches are sent first."""
         server = await self._server_of(run.owner)
         body = await asyncio.to_thread(_body_of, batch, run.step, len(earlier), use)
+        return await self._counting_on(run, earlier, lambda: server.gradients(run.name, body))
+
+    async def _counting_on(
+        self, run: Run, earlier: Sequence[QueuedRequest], ask: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Asks for what counts on earlier gradients. Where those are lost, their batches are sent first."""
         try:
-            return await server.gradients(run.name, body)
+            return await ask()
         except RequestError as error:
             if error.code != GRADIENTS_LOST or not earlier:
                 raise
         await self._send_again(run, earlier)
-        return await server.gradients(run.name, body)
+        return await ask()
 
     async def _send_again(self, run: Run, earlier: Sequence[QueuedRequest]) -> None:
         _log.warning("run %s: %d batches since step %d are sent again", run.run_id, len(earlier), run.step)
@@ -331,13 +330,7 @@ class TrainingRuns:
             rate=adam.learning_rate,
         )
         server = await self._server_of(run.owner)
-        try:
-            made = await server.step(run.name, asked)
-        except RequestError as error:
-            if error.code != GRADIENTS_LOST or not earlier:
-                raise
-            await self._send_again(run, earlier)
-            made = await server.step(run.name, asked)
+        made = await self._counting_on(run, earlier, lambda: server.step(run.name, asked))
         await self._keep_steps(server, run)
         await asyncio.to_thread(record_step, run, made, [one.result or b"" for one in earlier])
         norm = made.metrics["loss/grad_norm"]
@@ -360,11 +353,7 @@ class TrainingRuns:
         if taken is not None and not asked.overwrite:
             raise refusal(f"{saved.path} is there already: say overwrite=True, or use another name")
 
-        def write(tables: Tables) -> None:
-            tables.delete(SavedCheckpoint, path=saved.path)
-            tables.add(saved)
-
-        return Done(result=_json(path=saved.path, type="save_weights"), change=write)
+        return Done(result=_json(path=saved.path, type="save_weights"), change=partial(_replace, saved=saved))
 
     async def _save_for_sampler(self, run: Run, request: QueuedRequest) -> Done:
         asked = _read(SaveForSampler, request)
@@ -386,11 +375,10 @@ class TrainingRuns:
             return Done(result=result, change=lambda tables: tables.add(sampler))
         saved = self._saved(run, "sampler_weights", asked.path, asked.ttl_seconds, asked.user_metadata)
 
-        def write(tables: Tables) -> None:
-            tables.delete(SavedCheckpoint, path=saved.path)
-            tables.add(saved)
-
-        return Done(result=_json(path=saved.path, type="save_weights_for_sampler"), change=write)
+        return Done(
+            result=_json(path=saved.path, type="save_weights_for_sampler"),
+            change=partial(_replace, saved=saved),
+        )
 
     async def _save_external(self, run: Run, request: QueuedRequest) -> Done:
         """The adapter's files, as PEFT has them: they are there from the step on."""
@@ -403,12 +391,9 @@ class TrainingRuns:
         manifest = await server.files(run.name, run.step)
         size = sum(adapter_files(manifest).values())
 
-        def write(tables: Tables) -> None:
-            tables.delete(SavedCheckpoint, path=saved.path)
-            tables.add(saved)
-
         return Done(
-            result=_json(path=saved.path, size_bytes=size, type="save_weights_external"), change=write
+            result=_json(path=saved.path, size_bytes=size, type="save_weights_external"),
+            change=partial(_replace, saved=saved),
         )
 
     @staticmethod
@@ -429,14 +414,28 @@ class TrainingRuns:
         )
 
 
+def find_session(tables: Tables, session_id: str, owner: str) -> TinkerSession:
+    """The session of an owner. Raises NotFoundError."""
+    found = tables.find(TinkerSession, session_id=session_id, owner=owner)
+    if found is None:
+        raise NotFoundError(f"no session {session_id!r} of this key", status=404)
+    return found
+
+
+def find_run(tables: Tables, run_id: str, owner: str) -> Run:
+    """The run of an owner. Raises NotFoundError."""
+    found = tables.find(Run, run_id=run_id, owner=owner)
+    if found is None:
+        raise NotFoundError(f"no training run {run_id!r} of this key", status=404)
+    return found
+
+
 def require_open(tables: Tables, session_id: str, owner: str) -> TinkerSession:
     """The session of an owner. Raises NotFoundError, RequestError where it has ended.
 
     The client would ask again for minutes after a 409, so the status is 400.
     """
-    session = tables.find(TinkerSession, session_id=session_id, owner=owner)
-    if session is None:
-        raise NotFoundError(f"no session {session_id!r} of this key", status=404)
+    session = find_session(tables, session_id, owner)
     if session.ended is not None:
         raise refusal(f"session {session_id!r} has ended ({session.ended}): begin a new one")
     return session
@@ -474,6 +473,11 @@ def _ended(tables: Tables, request: QueuedRequest, done: Done, state: str) -> No
     if not done.added:
         tables.change(QueuedRequest, {"request_id": request.request_id}, body=None)
     tables.change(Run, {"run_id": request.run_id}, next_seq=request.seq + 1, **done.run)
+
+
+def _replace(tables: Tables, saved: SavedCheckpoint) -> None:
+    tables.delete(SavedCheckpoint, path=saved.path)
+    tables.add(saved)
 
 
 def _give_up(tables: Tables, run_id: str) -> None:

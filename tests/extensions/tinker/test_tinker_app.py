@@ -22,7 +22,7 @@ from art.wire.gradients import GRADIENTS_LOST, MadeStep, MakeStepRequest
 from art.wire.models import ModelInfo
 from art.wire.training import LoraSpec
 from art_extensions.tinker import app as app_module
-from art_extensions.tinker import samples, sessions
+from art_extensions.tinker import bodies, samples, sessions
 from art_extensions.tinker import tinker_public_pb2 as messages
 from art_extensions.tinker.app import make_app
 from art_extensions.tinker.art_server import ArtServer
@@ -304,8 +304,8 @@ async def test_only_attention_or_mlp_is_trained_where_a_program_says_so(tmp_path
 async def test_a_body_that_is_too_large_or_too_slow_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app_module, "LARGEST_BODY", 1000)
-    monkeypatch.setattr(app_module, "BODY_S", 0.05)
+    monkeypatch.setattr(bodies, "LARGEST_BODY", 1000)
+    monkeypatch.setattr(bodies, "BODY_S", 0.05)
     async with serving(tmp_path, ScriptedServer()) as client:
 
         async def slowly() -> AsyncIterator[bytes]:
