@@ -1,7 +1,7 @@
 """The steps that `bench.tinker.steps` measures, in the environment of the real SDK.
 
     python -m bench.tinker.sdk_program steps BASE PROMPTS EACH TOKENS LOOPS
-    python -m bench.tinker.sdk_program adapters BASE COUNT LOOPS
+    python -m bench.tinker.sdk_program adapters BASE COUNT ROWS LOOPS
 
 It prints one line of JSON. `steps`: the seconds of each loop, and what the last one trained on, for the peer.
 `adapters`: the steps a second of so many runs that train at the same time, of ranks from 4 to 64.
@@ -10,6 +10,7 @@ It prints one line of JSON. `steps`: the seconds of each loop, and what the last
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
@@ -61,31 +62,37 @@ def measure_steps(base: str, prompts: int, each: int, tokens: int, loops: int) -
         | {"ids": one.model_input.to_ints()}
         for one in data
     ]
+    service.close("success").result()
     return {"loops": rows, "prompts": asked, "data": columns}
 
 
-def measure_adapters(base: str, count: int, loops: int) -> dict[str, Any]:
+def measure_adapters(base: str, count: int, size: int, loops: int) -> dict[str, Any]:
     service, dice = tinker.ServiceClient(), random.Random(0)
     ranks = [(4, 8, 16, 32, 64)[number % 5] for number in range(count)]
     waiting = [service.create_lora_training_client(base_model=base, rank=rank, seed=0) for rank in ranks]
     clients = [one.result() for one in waiting]
     prompt = prompt_of(dice, clients[0].get_tokenizer())
-    data = [datum_of(prompt, [dice.randrange(200) for _ in range(32)], [-1.0] * 32, 0.5) for _ in range(4)]
-    begin = time.monotonic()
-    for _ in range(loops):
+    data = [datum_of(prompt, [dice.randrange(200) for _ in range(32)], [-1.0] * 32, 0.5) for _ in range(size)]
+    for loop in range(loops + 1):
+        if loop == 1:  # the first one opens the adapters
+            begin = time.monotonic()
         made = []
         for client in clients:
             client.forward_backward(data, "importance_sampling")
             made.append(client.optim_step(types.AdamParams(learning_rate=1e-4)))
         for one in made:
             one.result()
-    return {"steps_a_second": count * loops / (time.monotonic() - begin)}
+    seconds = time.monotonic() - begin
+    service.close("success").result()  # frees the adapters
+    return {"steps_a_second": count * loops / seconds}
 
 
 def main() -> None:
     what, base, *numbers = sys.argv[1:]
     measure = {"steps": measure_steps, "adapters": measure_adapters}[what]
     sys.stdout.write(json.dumps(measure(base, *map(int, numbers))) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # threads of the SDK that still run can abort an interpreter that ends
 
 
 if __name__ == "__main__":

@@ -5,19 +5,21 @@
 
 sampling, training   seconds of a loop: samples of each prompt, then their batch and a step. Ours includes the
                      SDK, both servers, the journal, a checkpoint and the new adapter in the engine
-adapters             steps a second of all runs that train at the same time; they take turns on the base
+adapters             steps a second of all runs that train at the same time, each with one row of 47 tokens or
+                     four; beside it the same with `--turns`, in which they share no pass
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,16 +30,20 @@ from bench.rows import Row, write_rows
 ROOT = Path(__file__).parents[2]
 SDK = ROOT / ".venv-tinker" / "bin" / "python"
 START_S, RUN_S = 300, 3000
+SIZES, PAIRS = (1, 4), 3
 WARM = 1
 """Loops that are not counted."""
 
 
 @contextmanager
-def serving(base: str, data: Path) -> Iterator[dict[str, str]]:
+def serving(base: str, data: Path, *options: str) -> Iterator[dict[str, str]]:
     """The variables of a program, as `art tinker` prints them."""
     command = [str(Path(sys.executable).with_name("art")), "tinker", "--base-model", base, "--port", "0"]
     service = subprocess.Popen(
-        [*command, "--data-dir", str(data)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [*command, "--data-dir", str(data), *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         assert service.stdout is not None
@@ -96,13 +102,26 @@ def step_rows(base: str, prompts: int, each: int, tokens: int, loops: int) -> li
 
 
 def adapter_rows(base: str, counts: list[int], loops: int) -> list[Row]:
+    """Both services run all the time, and are measured in turns."""
     rows = []
-    for count in counts:
-        with tempfile.TemporaryDirectory(prefix="bench-tinker-") as folder:
-            with serving(base, Path(folder)) as told:
-                found = run_program(told, "adapters", base, count, loops)
-        rate = found["steps_a_second"]
-        rows.append(Row(name=f"{base}: {count} adapters at the same time", ours=rate, unit="steps/s"))
+    with ExitStack() as stack:
+
+        def started(*options: str) -> dict[str, str]:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-tinker-"))
+            return stack.enter_context(serving(base, Path(folder), *options))
+
+        shared, turns = started(), started("--turns")
+        for count, size in itertools.product(counts, SIZES):
+
+            def rate(told: dict[str, str], count: int = count, size: int = size) -> float:
+                found = run_program(told, "adapters", base, count, size, loops)
+                return float(found["steps_a_second"])
+
+            pairs = [(rate(shared), rate(turns)) for _ in range(PAIRS)]
+            ours, peer = (median(one) for one in zip(*pairs, strict=True))
+            name = f"{base}: {count} adapters at the same time, {size} rows each"
+            ratio = median(one / other for one, other in pairs)
+            rows.append(Row(name=name, ours=ours, peer=peer, unit="steps/s", ratio=ratio))
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -126,6 +127,32 @@ async def test_steps_of_added_gradients_are_made_once_and_survive_the_trainer(
         assert reply.choices[0].model_extra is not None and reply.choices[0].model_extra["step"] == 2
         assert rough.http.post(f"{rough.path}/release").status_code == 200
         rough.add(20, 2, 0)  # opened again from its checkpoint
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_models_that_train_at_the_same_time_end_as_each_would_alone(
+    shared: bool, tmp_path: Path
+) -> None:
+    """Six models of one base, each with the same two steps. In turns they are equal to the last bit."""
+    trainer = {"trainer": {"options": {"shared_passes": shared}}}
+    async with art.LocalBackend(path=tmp_path, server_options=trainer) as backend:
+        alone, *others = [trainable(f"m{number}") for number in range(6)]
+        for model in (alone, *others):
+            await model.register(backend)
+        train_twice(Loop(alone))
+        await asyncio.gather(*(asyncio.to_thread(train_twice, Loop(model)) for model in others))
+        expected = load(weights(tmp_path, alone, 2))
+        for model in others:
+            found = load(weights(tmp_path, model, 2))
+            for name, tensor in expected.items():
+                assert np.abs(found[name] - tensor).max() <= (1e-5 if shared else 0.0), name
+
+
+def train_twice(loop: Loop) -> None:
+    for at in range(2):
+        for number in range(2):
+            loop.add(10 * at + number, at, number)
+        assert loop.step(f"{loop.path}-{at}", at, 2).json()["step"] == at + 1
 
 
 async def test_what_is_no_such_batch_is_refused(tmp_path: Path) -> None:

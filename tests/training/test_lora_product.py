@@ -11,7 +11,7 @@ from tiny_policies import causal_lm, llama, policy
 
 from art.training import lora_product
 from art.training.lora import LoraAdapters
-from art.training.lora_product import join_products
+from art.training.lora_product import Segments, join_products
 from art.wire.training import LoraSpec
 
 IDS = torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
@@ -66,7 +66,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_values_and_gradients_are_those_of_peft(counted: list[int]) -> None:
     peft = adapted(torch.float64)
     stock = gradients(peft)
-    join_products(peft)
+    join_products(peft, Segments())
     assert not counted
     assert_same(gradients(peft), stock, 1e-12)
     assert len(counted) == 2 * 7
@@ -83,7 +83,7 @@ def test_beside_16_bit_weights_a_float32_lora_is_as_near_to_the_truth_as_peft_s(
     peft = keep_loras(adapted(torch.bfloat16), torch.float32, scale=0.1)
     truth = gradients(keep_loras(adapted(torch.bfloat16).double(), torch.float64, scale=0.1))
     stock = gradients(peft)
-    join_products(peft)
+    join_products(peft, Segments())
     joined = gradients(peft)
     assert len(counted) == 2 * 7
     assert all(one.dtype == stock[name].dtype for name, one in joined.items())
@@ -110,7 +110,7 @@ def test_other_cases_stay_peft_s_own(counted: list[int], case: str) -> None:
         peft.base_model.disable_adapter_layers()
         peft.get_input_embeddings().weight.requires_grad_()
     stock = gradients(peft)
-    join_products(peft)
+    join_products(peft, Segments())
     assert_same(gradients(peft), stock, 0.0)
     assert not counted
 
@@ -118,7 +118,7 @@ def test_other_cases_stay_peft_s_own(counted: list[int], case: str) -> None:
 def test_a_dropout_that_rests_does_not_hinder(counted: list[int]) -> None:
     peft = adapted(torch.float32, lora_dropout=0.5).eval()
     stock = gradients(peft)
-    join_products(peft)
+    join_products(peft, Segments())
     assert_same(gradients(peft), stock, 1e-5)
     assert counted
 

@@ -15,7 +15,7 @@ from art.errors import TrainingError
 from art.training.device_memory import HalfBudgetRetry
 from art.training.packing.runs import MicroBatch
 from art.training.ranks.deal import Share
-from art.training.step import _Step
+from art.training.step import BatchStep
 from art.training.tally import Tally
 from art.training.trainer import Trainer
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
@@ -119,21 +119,21 @@ def test_a_backward_pass_without_memory_holds_nothing_while_it_is_tried_again(
     )
     losses: list[weakref.ref[torch.Tensor]] = []
     alive: list[bool] = []
-    begin, loss = _Step.begin_update, _Step.loss
+    begin, loss = BatchStep.begin_update, BatchStep.loss
 
-    def begun(step: _Step, rows_E: np.ndarray, tally: Tally, budget: int) -> Share:
+    def begun(step: BatchStep, rows_E: np.ndarray, tally: Tally, budget: int) -> Share:
         alive.extend(one() is not None for one in losses)
         return begin(step, rows_E, tally, budget)
 
-    def lossy(step: _Step, micro: MicroBatch, tally: Tally) -> torch.Tensor:
+    def lossy(step: BatchStep, micro: MicroBatch, tally: Tally) -> torch.Tensor:
         computed = loss(step, micro, tally)
         if not losses:
             losses.append(weakref.ref(computed))
             computed.register_hook(_out_of_memory)
         return computed
 
-    monkeypatch.setattr(_Step, "begin_update", begun)
-    monkeypatch.setattr(_Step, "loss", lossy)
+    monkeypatch.setattr(BatchStep, "begin_update", begun)
+    monkeypatch.setattr(BatchStep, "loss", lossy)
     metrics = made.train(batch.tree, batch.entries, request)
     assert alive == [False]
     monkeypatch.undo()

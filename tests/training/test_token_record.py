@@ -17,7 +17,7 @@ from art.batch.batch_types import Batch
 from art.errors import NotFoundError
 from art.training.packing.plain_rows import pack_rows
 from art.training.packing.runs import MicroBatch
-from art.training.step import _Step
+from art.training.step import BatchStep
 from art.training.tally import Tally, TokenColumns, sampler_agreement
 from art.training.trainer import Trainer
 from art.wire.algorithm import Algorithm, KlSpec, LossSpec, MismatchSpec, UpdatesSpec
@@ -209,18 +209,18 @@ def test_a_pass_that_is_tried_again_overwrites_what_it_recorded(monkeypatch: pyt
     longest = int(batch.tree.depth_T.max()) + 1
     expected, plain = trained(batch, budget=longest)
     calls: list[int] = []
-    loss, add = _Step.loss, Tally.add
+    loss, add = BatchStep.loss, Tally.add
 
-    def ending(step: _Step, micro: MicroBatch, tally: Tally) -> torch.Tensor:
+    def ending(step: BatchStep, micro: MicroBatch, tally: Tally) -> torch.Tensor:
         calls.append(len(micro.entry_E))
         if len(calls) == 2:
             raise MemoryError
         return loss(step, micro, tally)
 
-    def wrong(tally: Tally, micro: MicroBatch, plan: Any, entropies_E: torch.Tensor) -> None:
-        add(tally, micro, plan, entropies_E * (-1 if len(calls) == 1 else 1))
+    def wrong(tally: Tally, micro: MicroBatch, entropies_E: torch.Tensor, *, pairs: int) -> None:
+        add(tally, micro, entropies_E * (-1 if len(calls) == 1 else 1), pairs=pairs)
 
-    monkeypatch.setattr(_Step, "loss", ending)
+    monkeypatch.setattr(BatchStep, "loss", ending)
     monkeypatch.setattr(Tally, "add", wrong)
     metrics, found = trained(batch, budget=2 * longest)
     assert len(calls) > 3

@@ -14,7 +14,7 @@ from art.batch.algorithms import resolve
 from art.batch.batch_types import Batch, LossEntries
 from art.errors import CheckpointError, TrainingError
 from art.training.checkpoint import read_checkpoint
-from art.training.step import _Step
+from art.training.step import BatchStep
 from art.training.trainer import Trainer
 from art.wire.algorithm import UpdatesSpec
 from art.wire.training import LoraSpec, OptimizerSpec, TrainRequest
@@ -132,7 +132,7 @@ def test_moments_are_back_when_the_first_step_of_another_kind_fails(monkeypatch:
     def failing(*_: object) -> None:
         raise TrainingError("in the middle")
 
-    monkeypatch.setattr(_Step, "begin_update", failing)
+    monkeypatch.setattr(BatchStep, "begin_update", failing)
     with pytest.raises(TrainingError, match="in the middle"):
         made.train(batch.tree, batch.entries, ask(batch, 1, kind="rl"))
     assert all(torch.equal(one, other) for one, other in zip(before, moments(made), strict=True))

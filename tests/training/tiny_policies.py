@@ -17,7 +17,7 @@ from art.training.first_pass import References
 from art.training.losses.registry import make_loss
 from art.training.minibatches import minibatches
 from art.training.policy import Policy
-from art.training.step import Learner, _Step
+from art.training.step import BatchStep, Learner
 from art.training.tally import Tally, TokenRecord
 from art.training.trainer import Trainer
 from art.wire.algorithm import Algorithm, LossSpec
@@ -116,7 +116,7 @@ def accumulate_gradient(made: Trainer, rows: list[GroupRow], algorithm: Algorith
         loss=make_loss(algorithm),
         references=References(made.policy, made._weights, model.adapter),
     )
-    step = _Step(learner, batch.tree, batch.entries, asked, 64)
+    step = BatchStep(learner, batch.tree, batch.entries, asked, 64)
     step.prepare()
     (rows_E,) = minibatches(batch.entries, algorithm.updates)
     record = TokenRecord(batch.entries.logprob_E, step.columns.sampled_E, [rows_E], all_columns=False)

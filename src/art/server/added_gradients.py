@@ -30,9 +30,6 @@ from art.wire.gradients import (
 from art.wire.jobs import BalanceSheet, TrainResultInfo
 from art.wire.training import StepRequest
 
-_CHECKED = Canary(rows=[[0, 0]])
-"""What is scored when a step is saved. A step that is served is checked then."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class AddedGradients:
@@ -49,7 +46,7 @@ class AddedGradients:
         """
         served = await self._served(project, name)
         body = await asyncio.to_thread(_of_model, body, served.model.key)
-        async with self._turn(served) as opened:
+        async with self._shared_turn(served) as opened:
             with served.clock.part("gradient"):
                 event = await opened.trainer.train(body, _unheard)
             columns = await opened.trainer.tokens(
@@ -68,7 +65,7 @@ class AddedGradients:
         served = await self._served(project, name)
         if (note := served.checkpoints.made_by(asked.job_id)) is not None:
             return _made(note.result)
-        async with self._turn(served) as opened:
+        async with self._shared_turn(served) as opened:
             try:
                 return await _make_step(served, opened, asked)
             except BaseException:
@@ -117,6 +114,17 @@ class AddedGradients:
         return await self.served_models.ensure_served(self.models.get(project, name))
 
     @asynccontextmanager
+    async def _shared_turn(self, served: ServedModel) -> AsyncIterator[TrainedModel]:
+        """The model in the trainer, which others use too inside the block."""
+        try:
+            async with served.shared_turn():
+                yield await served.workers.trainers.open(served.model, served.checkpoints)
+        except GradientsLostError as error:
+            raise RequestError(str(error), status=409, code=GRADIENTS_LOST) from error
+        except (TrainingError, TokenMismatchError) as error:
+            raise RequestError(str(error), status=409, code="batch_refused") from error
+
+    @asynccontextmanager
     async def _turn(self, served: ServedModel) -> AsyncIterator[TrainedModel]:
         """The model in the trainer, which is this model's inside the block."""
         async with served.its_turn():
@@ -124,10 +132,6 @@ class AddedGradients:
                 opened = await served.workers.trainers.open(served.model, served.checkpoints)
                 await served.workers.rest()
                 yield opened
-            except GradientsLostError as error:
-                raise RequestError(str(error), status=409, code=GRADIENTS_LOST) from error
-            except (TrainingError, TokenMismatchError) as error:
-                raise RequestError(str(error), status=409, code="batch_refused") from error
             finally:
                 await served.workers.wake()
 
@@ -154,7 +158,7 @@ async def _make_step(served: ServedModel, opened: TrainedModel, asked: MakeStepR
         checkpoint_path=str(served.checkpoints.path(reply.step)),
     )
     note = JobNote(job_id=asked.job_id, result=result)
-    await served.save(opened, reply.step, _CHECKED, note)
+    await served.commit(opened, reply.step, note)
     return _made(result)
 
 

@@ -186,12 +186,13 @@ class ModelShape:
         return self.quantizable * each + self.others * element
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _MetaModel:
     """The part of a policy that adapters need."""
 
     causal_lm: Any
     name: str
+    drops_out: bool = False
 
 
 def measure_shape(name: str, config: Any, lora: LoraSpec, *, cuda: bool) -> ModelShape:

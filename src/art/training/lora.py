@@ -10,13 +10,15 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora.layer import Linear as LoraLinear
+from peft.tuners.lora.layer import LoraLayer
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from safetensors.torch import save_file
 
@@ -24,7 +26,7 @@ from art.engine.builtin.peft_folder import PeftAdapter, read_adapter
 from art.errors import CheckpointError, ConfigurationError
 from art.training.causal_lm import decoder_of
 from art.training.checkpoint import TrainerState, check_same, read_tensors, verify_files
-from art.training.lora_product import join_products
+from art.training.lora_product import Segment, Segments, is_plain, join_products
 from art.training.optimizer import seeded_rng, spell_rng
 from art.training.policy import Policy
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE, MANIFEST_FILE, STATE_FILE
@@ -92,14 +94,22 @@ class Adapted(Protocol):
     @property
     def name(self) -> str: ...
 
+    drops_out: bool
+
 
 class LoraAdapters:
-    """Several LoRAs on one base, by short internal names (PEFT allows no dots). One is active at a time."""
+    """Several LoRAs on one base, by short internal names (PEFT allows no dots). One is active at a time, or
+    each of several on its own tokens.
+    """
 
     def __init__(self, policy: Adapted) -> None:
         self._policy = policy
         self._peft: PeftModel | None = None
         self._resting = False
+        self._layers: dict[str, LoraLayer] = {}
+        """The layers by their names in PEFT's model."""
+        self._segments = Segments()
+        self._learning: set[str] = set()
 
     def attach(self, name: str, spec: LoraSpec, *, seed: int) -> None:
         """A fresh adapter: A drawn from `seed`, B zero, so the model computes what its base does.
@@ -125,7 +135,8 @@ class LoraAdapters:
                     self._peft.add_adapter(name, config)
             except ValueError as error:
                 raise ConfigurationError(f"PEFT refuses this adapter: {error}") from error
-        join_products(self._policy.causal_lm)
+        join_products(self._policy.causal_lm, self._segments)
+        self._layers = {key: one for key, one in self._peft.named_modules() if isinstance(one, LoraLayer)}
         # Set afterwards: PEFT replaces it by the path that the model was loaded from.
         self._peft.peft_config[name].base_model_name_or_path, _ = split_bits(self._policy.name)
         self.activate(name)
@@ -135,13 +146,48 @@ class LoraAdapters:
         if self._resting:
             self._model.base_model.enable_adapter_layers()
             self._resting = False
-        self._model.set_adapter(name)
-        for key, module in self._model.named_modules():
-            if key.endswith(f".lora_dropout.{name}"):
-                module.train(dropout)
+        # PEFT's `set_adapter` walks over the whole model, and in each layer over all of its adapters.
+        self._model.active_adapter = self._model.base_model.active_adapter = name
+        for layer in self._layers.values():
+            layer._active_adapter = [name]
+            if name in layer.lora_dropout:
+                layer.lora_dropout[name].train(dropout)
+        self._policy.drops_out = dropout and self._model.peft_config[name].lora_dropout > 0
+        self._let_learn({name})
+
+    @contextmanager
+    def segmented(self, segments: Sequence[Segment]) -> Iterator[None]:
+        """Has each adapter compute its own tokens of every forward pass inside the block; `can_share` says
+        whether it can.
+        """
+        self._let_learn({one.adapter for one in segments})
+        self._segments.of_pass = tuple(segments)
+        try:
+            yield
+        finally:
+            self._segments.of_pass = ()
+            self._let_learn({self._model.active_adapter})
+
+    def can_share(self, name: str) -> bool:
+        """Returns whether the adapter can compute its own tokens of a pass: plain products, no dropout."""
+        return all(
+            type(layer) is LoraLinear and type(layer.base_layer) is torch.nn.Linear and is_plain(layer, name)
+            for layer in self._layers.values()
+            if name in layer.lora_A
+        )
+
+    def _let_learn(self, names: set[str]) -> None:
+        """Gradients are computed for these adapters alone."""
+        for name in self._learning | names:
+            for layer in self._layers.values():
+                if name in layer.lora_A:
+                    for part in (layer.lora_A[name], layer.lora_B[name]):
+                        part.weight.requires_grad = name in names
+        self._learning = names
 
     def deactivate(self) -> None:
         """No adapter computes until the next one is activated."""
+        self._policy.drops_out = False
         if self._peft is not None and not self._resting:
             self._peft.base_model.disable_adapter_layers()
             self._resting = True
@@ -154,11 +200,11 @@ class LoraAdapters:
 
     def parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
         """Trainable parameters by the names under which PEFT saves them."""
-        mark = f".{name}."
         return {
-            key.replace(mark, "."): parameter
-            for key, parameter in self._model.named_parameters()
-            if mark in key and ".lora_" in key
+            f"{key}.{part}.weight": getattr(layer, part)[name].weight
+            for key, layer in self._layers.items()
+            for part in ("lora_A", "lora_B")
+            if name in getattr(layer, part)
         }
 
     def save(self, name: str, folder: Path) -> list[str]:

@@ -1,4 +1,5 @@
-"""A frozen linear layer and its LoRA as one operation, behind PEFT's own modules.
+"""A frozen linear layer and its LoRA, or the LoRAs of several adapters, as one operation, behind PEFT's own
+modules.
 
 PEFT writes `base(x) + B(A(x)) * scaling`: the scaled product and the sum are arrays of the layer's output of
 their own, read and written again in the backward pass. Here the low-rank product is added to what the base
@@ -8,18 +9,42 @@ Beside 16-bit weights PEFT keeps a LoRA in float32 and computes it so, on float3
 Here its products are 16-bit ones, as the samplers' are; the weights and what the optimizer does with them
 stay float32.
 
+Where a forward pass holds the tokens of several adapters, each computes its own segment of them (segmented
+LoRA products: Chen et al., "Punica: Multi-Tenant LoRA Serving", 2023), beside one product of the base layer.
+
 Letters: T = tokens, I = input width, O = output width, R = rank.
 """
 
 from __future__ import annotations
 
-from types import MethodType
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+
+class NotSharedError(Exception):
+    """A batch cannot be computed in one pass with those of other adapters. Nothing was changed."""
+
+
+class Segment(NamedTuple):
+    """The tokens of one adapter in a forward pass: those from `start` on, before `stop`."""
+
+    adapter: str
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Segments:
+    """The segments of the forward pass under way. None of them: PEFT's active adapter computes all tokens."""
+
+    of_pass: tuple[Segment, ...] = ()
 
 
 class _LoraProduct(torch.autograd.Function):
@@ -58,38 +83,102 @@ class _LoraProduct(torch.autograd.Function):
         return x_grad_TI, None, None, down_grad_RI, up_grad_OR, None
 
 
-def join_products(causal_lm: torch.nn.Module) -> None:
+class _SegmentedProduct(torch.autograd.Function):
+    """`_LoraProduct` with an adapter for each segment. Of each segment: its tokens, scaling, down and up."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_TI: Tensor,
+        weight_OI: Tensor,
+        bias_O: Tensor | None,
+        spans: Sequence[tuple[slice, float]],
+        *downs_ups: Tensor,
+    ) -> Tensor:
+        out_TO = torch.nn.functional.linear(x_TI, weight_OI, bias_O)
+        lows = []
+        for (tokens, scaling), (down_RI, up_OR) in zip(spans, _pairs(downs_ups), strict=True):
+            lows.append(x_TI[tokens] @ down_RI.to(x_TI.dtype).T)
+            out_TO[tokens].addmm_(lows[-1], up_OR.to(x_TI.dtype).T, alpha=scaling)
+        ctx.spans = spans
+        ctx.save_for_backward(x_TI, weight_OI, *lows, *downs_ups)
+        return out_TO
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_TO: Tensor) -> tuple[Tensor | None, ...]:
+        x_TI, weight_OI, *saved = ctx.saved_tensors
+        lows, downs_ups = saved[: len(ctx.spans)], saved[len(ctx.spans) :]
+        x_grad_TI = grad_TO @ weight_OI if ctx.needs_input_grad[0] else None
+        grads: list[Tensor] = []
+        for (tokens, scaling), low_TR, (down_RI, up_OR) in zip(
+            ctx.spans, lows, _pairs(downs_ups), strict=True
+        ):
+            own_grad_TO = grad_TO[tokens]
+            low_grad_TR = (own_grad_TO @ up_OR.to(x_TI.dtype)).mul_(scaling)
+            if x_grad_TI is not None:
+                x_grad_TI[tokens].addmm_(low_grad_TR, down_RI.to(x_TI.dtype))
+            grads.append((low_grad_TR.T @ x_TI[tokens]).to(down_RI.dtype))
+            grads.append((own_grad_TO.T @ low_TR).to(up_OR.dtype).mul_(scaling))
+        return x_grad_TI, None, None, None, *grads
+
+
+def _pairs(downs_ups: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(downs_ups[::2], downs_ups[1::2], strict=True)
+
+
+def join_products(causal_lm: torch.nn.Module, segments: Segments) -> None:
     """Lets each LoRA on a frozen linear layer of the model compute as one operation where it can.
 
-    Layers of other classes, several adapters at once, dropout and variants stay PEFT's own.
+    Layers of other classes, dropout and variants stay PEFT's own.
     """
     for module in causal_lm.modules():
         if type(module) is LoraLinear and type(module.base_layer) is torch.nn.Linear:
-            module.forward = MethodType(_forward, module)
+            module.forward = partial(_forward, module, segments)
 
 
-def _forward(module: LoraLinear, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _forward(module: LoraLinear, segments: Segments, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    if segments.of_pass:
+        return _segmented_forward(module, segments.of_pass, x)
     name = None if args or kwargs else _only_adapter(module)
-    if name is None:
+    if name is None or x.dtype != module.base_layer.weight.dtype or not is_plain(module, name):
         return LoraLinear.forward(module, x, *args, **kwargs)
     base, down, up = module.base_layer, module.lora_A[name], module.lora_B[name]
-    dtype = down.weight.dtype
-    alike = x.dtype == base.weight.dtype and dtype == up.weight.dtype and dtype in (x.dtype, torch.float32)
-    if not alike or base.weight.requires_grad or down.bias is not None or up.bias is not None:
-        return LoraLinear.forward(module, x)
     flat_TI = x.reshape(-1, x.shape[-1])
     scaling = float(module.scaling[name])
     out_TO = _LoraProduct.apply(flat_TI, base.weight, base.bias, down.weight, up.weight, scaling)
     return out_TO.view(*x.shape[:-1], -1)
 
 
+def _segmented_forward(module: LoraLinear, segments: Sequence[Segment], x: Tensor) -> Tensor:
+    base = module.base_layer
+    own = [one for one in segments if one.adapter in module.lora_A]
+    spans = [(slice(one.start, one.stop), float(module.scaling[one.adapter])) for one in own]
+    weights = [part[one.adapter].weight for one in own for part in (module.lora_A, module.lora_B)]
+    flat_TI = x.reshape(-1, x.shape[-1])
+    if len(flat_TI) != segments[-1].stop:
+        raise NotSharedError("a layer reads some of the pass's tokens only")  # one of several experts
+    out_TO = _SegmentedProduct.apply(flat_TI, base.weight, base.bias, spans, *weights)
+    return out_TO.view(*x.shape[:-1], -1)
+
+
+def is_plain(module: LoraLinear, name: str) -> bool:
+    """Returns whether an adapter of a layer is nothing but two products on a frozen base, without dropout."""
+    if name in module.lora_variant or not _is_idle(module.lora_dropout[name]):
+        return False
+    base, down, up = module.base_layer.weight, module.lora_A[name], module.lora_B[name]
+    dtype = down.weight.dtype
+    alike = dtype == up.weight.dtype and dtype in (base.dtype, torch.float32)
+    return alike and not base.requires_grad and down.bias is None and up.bias is None
+
+
+def _is_idle(dropout: torch.nn.Module) -> bool:
+    return isinstance(dropout, torch.nn.Identity) or not dropout.training
+
+
 def _only_adapter(module: LoraLinear) -> str | None:
-    """Returns the one adapter that computes, without dropout; None where it is another case."""
+    """Returns the one adapter that computes; None where it is another case."""
     if module.disable_adapters or module.merged:
         return None
     names = [name for name in module.active_adapters if name in module.lora_A]
-    if len(names) != 1 or names[0] in module.lora_variant:
-        return None
-    dropout = module.lora_dropout[names[0]]
-    idle = isinstance(dropout, torch.nn.Identity) or not dropout.training
-    return names[0] if idle else None
+    return names[0] if len(names) == 1 else None

@@ -127,11 +127,9 @@ class DropoutDraws:
         draws.begin(), then for each micro-batch: draws.seed(number); draws.end()
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        """model: its dropout layers are on already, where they are to be. `act`: whether any is."""
-        self.act = any(
-            isinstance(one, torch.nn.Dropout) and one.training and one.p > 0 for one in model.modules()
-        )
+    def __init__(self, *, act: bool) -> None:
+        """act: whether a dropout layer of what is trained is on."""
+        self.act = act
         self._seed = 0
         self._after: Rng | None = None
 
@@ -188,8 +186,9 @@ def has_gradient(optimizer: torch.optim.Optimizer) -> bool:
 
 def has_finite_gradient(optimizer: torch.optim.Optimizer) -> bool:
     """Returns whether no gradient holds NaN or infinity."""
-    gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
-    return all(gradient is None or bool(gradient.isfinite().all()) for gradient in gradients)
+    gradients = [one.grad for group in optimizer.param_groups for one in group["params"]]
+    sums = [gradient.sum() for gradient in gradients if gradient is not None]  # which keep both
+    return not sums or bool(torch.stack(sums).isfinite().all())
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -99,6 +99,8 @@ class Policy:
         """Whether ranks keep parts of the base, so that all must forward equally often."""
         self.checkpoint_activations = False
         """Whether forward passes with a gradient keep the layers' inputs only, and compute layers twice."""
+        self.drops_out = False
+        """Whether the adapter that computes has a dropout that is on. The base's own are off."""
         self.logit_rows: int | None = None
         """Rows of logits that exist at once at most; None: as many as the memory for them holds."""
         self._decoder = decoder_of(causal_lm)
@@ -139,9 +141,19 @@ class Policy:
         """Forward one micro-batch; logprobs of its entries with their gradient, and the attention plan
         used. `drawn`: the distributions of the batch's entries; None: the model's own.
         """
-        twice = self.checkpoint_activations and torch.is_grad_enabled()
-        with recomputed(self.layers) if twice else nullcontext():
+        with self.recomputing():
             hidden_TD, plan = self.hidden_of(micro)
+        return self.scores_of(hidden_TD, micro, drawn), plan
+
+    def recomputing(self) -> AbstractContextManager[None]:
+        """Around a forward pass: where it is so planned, its layers are computed twice."""
+        twice = self.checkpoint_activations and torch.is_grad_enabled()
+        return recomputed(self.layers) if twice else nullcontext()
+
+    def scores_of(
+        self, hidden_TD: torch.Tensor, micro: MicroBatch, drawn: Distributions | None = None
+    ) -> EntryScores:
+        """The scores of a micro-batch's entries, by the last hidden states of its tokens."""
         targets = targets_of(micro, drawn, device=self.device)
         target_predictor_N = self._tensor(targets.predictor_N)
         hidden_PD = hidden_TD[self._tensor(micro.predictor_P)]
@@ -155,13 +167,12 @@ class Policy:
         )
         entry_target_E = self._tensor(targets.entry_target_E)
         predictor_E = target_predictor_N[entry_target_E]
-        scores = EntryScores(
+        return EntryScores(
             logprobs_E=logprobs_N[entry_target_E],
             entropies_E=entropies_P[predictor_E],
             hidden_PD=hidden_PD,
             predictor_E=predictor_E,
         )
-        return scores, plan
 
     @contextmanager
     def stock_attention(self) -> Iterator[None]:
@@ -195,8 +206,8 @@ class Policy:
                 result[index] = line[: len(rows[index]) - 1]
         return result
 
-    def hidden_of(self, micro: MicroBatch) -> tuple[torch.Tensor, TreePlan]:
-        """Last hidden states [T, D] of a micro-batch's tokens."""
+    def hidden_of(self, micro: MicroBatch, parts: Collection[int] = ()) -> tuple[torch.Tensor, TreePlan]:
+        """Last hidden states [T, D] of a micro-batch's tokens. `parts`: see `plan_attention`."""
         tokens_T, depth_T = self._tensor(micro.tokens_T), self._tensor(micro.depth_T)
         inputs_TD = self._images.inputs(tokens_T) if (micro.tokens_T < 0).any() else None
         if self.rows_because is not None:
@@ -209,6 +220,7 @@ class Policy:
             device=self.device,
             block=self._block,
             long=self._long,
+            parts=parts,
         )
         read = {"input_ids": tokens_T[None]} if inputs_TD is None else {"inputs_embeds": inputs_TD[None]}
         output = self._decoder(**read, position_ids=depth_T[None], use_cache=False, tree_plan=plan)

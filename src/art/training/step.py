@@ -85,7 +85,7 @@ def train_step(
     Raises TrainingError before an optimizer moves when loss or gradient are not finite, or when memory runs
     out at half the budget too.
     """
-    step = _Step(learner, tree, entries, request, token_budget)
+    step = BatchStep(learner, tree, entries, request, token_budget)
     updates = minibatches(entries, request.algorithm.updates)
     found = step.prepare()
     record = step.record(updates[: len(updates) // request.algorithm.updates.epochs])
@@ -113,7 +113,7 @@ def add_gradients(
     Raises TrainingError, and leaves the gradient that was held, when loss or gradient are not finite, or
     when memory runs out at half the budget too.
     """
-    step = _Step(learner, tree, entries, request, token_budget)
+    step = BatchStep(learner, tree, entries, request, token_budget)
     everything = np.arange(len(entries), dtype=np.int64)
     found = step.prepare()
     record = step.record([everything])
@@ -130,7 +130,7 @@ def add_gradients(
     return {**tally.metrics(0.0), **found}, record.arrays(step.columns.advantage_E)
 
 
-class _Step:
+class BatchStep:
     """The parts of a step. A budget that was too large stays halved for the rest of it."""
 
     columns: EntryColumns
@@ -162,7 +162,7 @@ class _Step:
         self.all_sampled = not np.isnan(entries.logprob_E).any()
         self.packed: tuple[int, Packing] | None = None
         self.dealer = Dealer(ranks.rank, ranks.world, pair_cost=policy.pair_cost, equal=policy.sharded)
-        self.draws = DropoutDraws(policy.causal_lm)
+        self.draws = DropoutDraws(act=policy.drops_out)
         self.retry = HalfBudgetRetry(token_budget, longest=int(tree.depth_T.max(initial=-1)) + 1)
 
     def attempts(self) -> Iterator[HalfBudgetRetry]:
@@ -208,6 +208,17 @@ class _Step:
         anew = reweigh(columns, self.entries, algorithm, rewards)
         self.columns, self.entries, self.whole_normalizer = anew.columns, anew.entries, anew.normalizer
         return {**found, "data/masked_rollouts": float(len(masked))}
+
+    def needs_one_pass(self, rows_E: Ints, budget: int) -> bool:
+        """Returns whether one pass over these entries, by this adapter alone, is all that a gradient
+        takes.
+        """
+        algorithm = self.algorithm
+        if needs_reference(algorithm) or needs_first_pass(algorithm) or update_count(algorithm) > 1:
+            return False
+        if algorithm.masked == "drop" or self.learner.critic is not None or self.draws.act:
+            return False
+        return not (needs_sequences(algorithm) and self._pack(rows_E, budget).cut_sequences)
 
     def record(self, updates: Sequence[Ints]) -> TokenRecord:
         """Returns an empty record of the entries. updates: those of each update of the first epoch."""
@@ -270,6 +281,10 @@ class _Step:
     def loss(self, micro: MicroBatch, tally: Tally) -> torch.Tensor:
         """One micro-batch's share of the loss, or, where the slopes are known, of what has its gradient."""
         scores, plan = self.learner.policy.entry_scores(micro, self.drawn)
+        return self.loss_of(scores, micro, tally, pairs=plan.pairs)
+
+    def loss_of(self, scores: EntryScores, micro: MicroBatch, tally: Tally, *, pairs: int) -> torch.Tensor:
+        """The same of scores that were computed; `pairs`: the attention pairs that they cost."""
         inputs = self._inputs(scores.logprobs_E, micro.entry_E)
         if self.slopes_E is None:
             output = self.learner.loss(inputs)
@@ -282,7 +297,7 @@ class _Step:
             value = self._value_loss(micro, scores, inputs)
             total = total + value.loss
             tally.add_metrics(value.metrics)
-        tally.add(micro, plan, scores.entropies_E)
+        tally.add(micro, scores.entropies_E, pairs=pairs)
         return total
 
     def update(self, learning_rate: float, tally: Tally) -> float | None:

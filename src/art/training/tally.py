@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from art.training.attention.pieces import TreePlan
 from art.training.losses.base import MAX_LOG_RATIO, LossInputs, LossOutput
 from art.training.minibatches import Ints
 from art.training.packing.runs import MicroBatch
@@ -176,15 +175,15 @@ class Tally:
         self._norms.append(grad_norm or 0.0)
         self._updates_made += grad_norm is not None
 
-    def add(self, micro: MicroBatch, plan: TreePlan, entropies_E: torch.Tensor) -> None:
-        """Count one micro-batch."""
+    def add(self, micro: MicroBatch, entropies_E: torch.Tensor, *, pairs: int) -> None:
+        """Count one micro-batch, and the attention pairs that were computed for it."""
         totals = self._totals
         totals.entropy += float(entropies_E.sum())
         self._record.fill(len(self._norms), micro.entry_E, entropy=entropies_E)
         totals.entries += len(micro.entry_E)
         totals.tokens += len(micro.tokens_T)
         self._own_tokens += len(micro.tokens_T)
-        totals.pairs += plan.pairs
+        totals.pairs += pairs
 
     def report_progress(self) -> None:
         """Reports how many of this rank's tokens of the step have been forwarded."""

@@ -6,20 +6,20 @@ nothing behind.
 
 from __future__ import annotations
 
-import copy
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from art.batch.algorithms.facts import update_count
 from art.batch.batch_types import LossEntries, TokenTree
 from art.errors import (
+    ARTError,
     CheckpointError,
     ConfigurationError,
     GradientsLostError,
@@ -28,29 +28,26 @@ from art.errors import (
     TrainingError,
 )
 from art.training.checkpoint import (
-    OPTIMIZER_FILE,
     TokenizerFiles,
     TrainerState,
     content_of,
     read_checkpoint,
     write_checkpoint,
 )
-from art.training.critic import Critic, load_critic, save_critic
+from art.training.critic import Critic
 from art.training.device_memory import MemoryPeak
 from art.training.first_pass import References
 from art.training.known_footprints import KnownFootprints
 from art.training.lora import is_plain_adapter, read_plain_adapter
+from art.training.lora_product import NotSharedError
 from art.training.losses.registry import make_loss
 from art.training.memory_plan import LARGEST, MEGABYTE, Checkpointing, MemoryPlan, MemoryPlanner
+from art.training.open_model import OpenModel, fresh_moments, unchanged_on_failure
 from art.training.optimizer import (
-    Rng,
     get_rng,
-    load_moments,
     make_optimizer,
-    parse_rng,
     rate_at,
     rate_by_size,
-    save_moments,
     seeded_rng,
     set_rng,
     spell_rng,
@@ -58,7 +55,8 @@ from art.training.optimizer import (
 )
 from art.training.policy import Policy
 from art.training.ranks.group import RankGroup
-from art.training.step import Learner, add_gradients, train_step
+from art.training.shared_pass import SharedBatch, add_gradients_together
+from art.training.step import BatchStep, Learner, add_gradients, train_step
 from art.training.tally import Progress, TokenColumns
 from art.training.weights import Weights, probe_weights
 from art.wire.models import ManifestEntry
@@ -69,58 +67,8 @@ from art.wire.training import (
     ProbeReply,
     StepReply,
     StepRequest,
-    TrainingKind,
     TrainRequest,
 )
-
-
-@contextmanager
-def unchanged_on_failure(
-    parameters: Mapping[str, torch.nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    critic: Critic | None,
-    *,
-    several: bool,
-) -> Iterator[None]:
-    """Put weights and moments back when the block raises. Without `several` updates or a critic nothing needs
-    to be kept: an update fails before it moves anything.
-    """
-    if not several and critic is None:
-        yield
-        return
-    weights = {name: parameter.detach().clone() for name, parameter in parameters.items()}
-    moments = copy.deepcopy(optimizer.state_dict())
-    values = None if critic is None else critic.state()
-    try:
-        yield
-    except BaseException:
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(weights[name])
-        optimizer.load_state_dict(moments)
-        if critic is not None and values is not None:
-            critic.load(values)
-        raise
-
-
-@contextmanager
-def fresh_moments(optimizer: torch.optim.Optimizer, *, when: bool) -> Iterator[None]:
-    """Starts the block without moments if `when` is true; restores the earlier ones if it raises, or made no
-    update.
-    """
-    if not when:
-        yield
-        return
-    earlier = optimizer.state
-    optimizer.state = defaultdict(dict)
-    try:
-        yield
-    except BaseException:
-        optimizer.state = earlier
-        raise
-    if not optimizer.state:
-        optimizer.state = earlier
-
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integer dtypes by their size in bytes."""
@@ -129,70 +77,13 @@ START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
 """Numbers of an optimizer that has not stepped yet; each step brings its own."""
 
 
-@dataclass(kw_only=True, slots=True)
-class OpenModel:
-    """One open model."""
+class AskedBatch(NamedTuple):
+    """The arguments of `Trainer.train`."""
 
-    adapter: str
-    lora: LoraSpec | None
-    """None: all weights are trained."""
-    parameters: dict[str, torch.nn.Parameter]
-    optimizer: torch.optim.AdamW
-    spec: OptimizerSpec | None = None
-    kind: TrainingKind = "rl"
-    """What the moments were made by."""
-    step: int = 0
-    update: int = 0
-    """Updates of the step in the making; 0 between steps."""
-    batches: int = 0
-    """Those whose gradients the parameters hold, since the last step."""
-    rng: Rng
-    critic: Critic | None = None
-    content: dict[str, ManifestEntry] | None = None
-    """The manifest of the checkpoint that holds exactly what is in memory; None: no checkpoint does."""
-    recorded: tuple[int, TokenColumns] | None = None
-    """The step that the newest batch started from, and what was computed of its loss entries."""
-
-    def restore(self, state: TrainerState, checkpoint: Path, make_critic: Callable[[], Critic]) -> None:
-        """Restores everything except the weights. Raises: CheckpointError."""
-        if not is_plain_adapter(checkpoint):
-            load_moments(self.optimizer, self.parameters, checkpoint / OPTIMIZER_FILE)
-        if state.critic:
-            self.critic = make_critic()
-            load_critic(self.critic, checkpoint)
-        self.spec, self.step, self.rng = state.optimizer, state.step, parse_rng(state.rng)
-        self.kind = state.kind
-
-    def differs_in_step_alone(self, state: TrainerState, checkpoint: Path, base_model: str) -> bool:
-        """Returns whether a checkpoint holds what is in memory under another number: its step was carried
-        forward. Its files are verified already.
-        """
-        here = self.state(base_model, state.base_fingerprint).model_copy(update={"step": state.step})
-        return not self.update and here == state and self.content == content_of(checkpoint)
-
-    def forget_gradients(self) -> None:
-        """Holds the gradient of no batch any more."""
-        self.batches = 0
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def save(self, folder: Path) -> list[str]:
-        """Write everything but the weights; the files."""
-        save_moments(self.optimizer, self.parameters, folder / OPTIMIZER_FILE)
-        critic = [] if self.critic is None else save_critic(self.critic, folder)
-        return [OPTIMIZER_FILE, *critic]
-
-    def state(self, base_model: str, base_fingerprint: str) -> TrainerState:
-        """Returns the state for a checkpoint."""
-        return TrainerState(
-            step=self.step,
-            base_model=base_model,
-            base_fingerprint=base_fingerprint,
-            lora=self.lora,
-            optimizer=self.spec,
-            kind=self.kind,
-            rng=spell_rng(self.rng),
-            critic=self.critic is not None,
-        )
+    tree: TokenTree
+    entries: LossEntries
+    request: TrainRequest
+    progress: Progress
 
 
 class Trainer:
@@ -314,23 +205,86 @@ class Trainer:
             progress=progress,
         )
         metrics, columns = compute_batch()
-        model.recorded = None if columns is None else (request.step, columns)
-        metrics |= {RATE_BY_SIZE: self._rate_by_size(model)} if request.kind == "rl" else {}
-        metrics = {**metrics, **plan.metrics, "memory/peak_mb": peak.bytes() / MEGABYTE}
-        if request.gradient != "step":
+        moved = metrics["data/step_num_gradient_steps"] > 0
+        if not moved:
             model.content = before
-            if request.gradient == "add":
-                model.rng, model.batches = get_rng(), model.batches + 1
-            return metrics
-        if not metrics["data/step_num_gradient_steps"]:
-            model.content = before
-            return metrics
-        model.rng, model.spec, model.kind = get_rng(), request.optimizer, request.kind
-        if request.advance:
-            model.step, model.update = model.step + 1, 0
-        else:
-            model.update += 1
+        self._note(model, request, columns, moved=moved)
+        return {**metrics, **self._facts(model, request, plan, peak)}
+
+    def train_together(self, batches: Sequence[AskedBatch]) -> list[dict[str, float]]:
+        """Does what `train` does with each of these batches, which move nothing and are of different models,
+        in one forward and backward pass.
+
+        Raises NotSharedError where that is not possible, or failed: no gradient is changed, and each is to be
+        trained alone, which tells what is wrong with it.
+        """
+        if self.ranks.world > 1:
+            raise NotSharedError("a pass of several ranks is one batch's")
+        try:
+            return self._add_together(batches)
+        except (ARTError, RuntimeError, MemoryError) as error:
+            raise NotSharedError(f"{type(error).__name__}: {error}") from error
+
+    def _add_together(self, batches: Sequence[AskedBatch]) -> list[dict[str, float]]:
+        """Raises NotSharedError, and what is raised of one of the batches."""
+        models = [self._model(batch.request.model) for batch in batches]
+        self._check_shared(batches, models)
+        largest = max(models, key=lambda model: sum(one.numel() for one in model.parameters.values()))
+        self._weights.activate(largest.adapter)
+        plan = self._planner.plan(
+            largest.parameters.values(),
+            longest=max(int(batch.tree.depth_T.max()) + 1 for batch in batches),
+            stepped=all(model.step > 0 for model in models),
+        )
+        compute = batches[0].request.compute
+        self.policy.logit_rows = compute.logit_rows
+        peak = MemoryPeak(self.policy.device)
+        budget = min(plan.token_budget, compute.max_length or plan.token_budget)
+        shared = []
+        for batch, model in zip(batches, models, strict=True):
+            learner = self._learner(model, batch.request)
+            step = BatchStep(learner, batch.tree, batch.entries, batch.request, budget)
+            shared.append(SharedBatch(adapter=model.adapter, step=step, progress=batch.progress))
+        found = add_gradients_together(self.policy, shared, self._weights.segmented, token_budget=budget)
+        metrics = []
+        for batch, model, (own, columns) in zip(batches, models, found, strict=True):
+            set_rng(model.rng)
+            self._note(model, batch.request, columns, moved=False)
+            metrics.append({**own, **self._facts(model, batch.request, plan, peak)})
         return metrics
+
+    def _check_shared(self, batches: Sequence[AskedBatch], models: Sequence[OpenModel]) -> None:
+        """Raises NotSharedError where a pass cannot be shared, and what `check` raises."""
+        for batch, model in zip(batches, models, strict=True):
+            self.check(batch.tree, batch.request, batch.entries)
+            plain = model.lora is not None and not model.lora.dropout
+            if not plain or not self._weights.can_share(model.adapter):
+                raise NotSharedError(f"the weights of {batch.request.model!r} cannot compute beside others")
+            if batch.tree.images or batch.request.compute != batches[0].request.compute:
+                raise NotSharedError("a batch has images, or is to be computed in another way")
+            if batch.request.gradient == "add" and batch.request.update == 0:
+                model.forget_gradients()
+        if self.policy.rows_because is not None:
+            raise NotSharedError(f"the base is trained in plain rows: {self.policy.rows_because}")
+
+    @staticmethod
+    def _note(model: OpenModel, request: TrainRequest, columns: TokenColumns | None, *, moved: bool) -> None:
+        """Takes over what a batch has changed beside weights and gradients."""
+        model.recorded = None if columns is None else (request.step, columns)
+        if request.gradient == "add":
+            model.rng, model.batches = get_rng(), model.batches + 1
+        elif moved:
+            model.rng, model.spec, model.kind = get_rng(), request.optimizer, request.kind
+            if request.advance:
+                model.step, model.update = model.step + 1, 0
+            else:
+                model.update += 1
+
+    def _facts(
+        self, model: OpenModel, request: TrainRequest, plan: MemoryPlan, peak: MemoryPeak
+    ) -> dict[str, float]:
+        rate = {RATE_BY_SIZE: self._rate_by_size(model)} if request.kind == "rl" else {}
+        return {**rate, **plan.metrics, "memory/peak_mb": peak.bytes() / MEGABYTE}
 
     def _update(
         self,

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +28,8 @@ from starlette.routing import Route
 from art.batch.batch_types import LossEntries, TokenTree
 from art.batch.encode import decode_batch
 from art.errors import ARTError, AuthenticationError, RequestError, ServerError, TrainingError
-from art.training.trainer import Trainer
+from art.training.lora_product import NotSharedError
+from art.training.trainer import AskedBatch, Trainer
 from art.wire.json_lines import one_line
 from art.wire.models import ErrorBody
 from art.wire.records import Strict, flaws_without_values
@@ -54,10 +56,10 @@ LOG = logging.getLogger(__name__)
 
 
 class TrainerJob:
-    """One step. Its events are kept, so that a reader who lost the connection starts again from the first."""
+    """A batch. Its events are kept, so that a reader who lost the connection starts again from the first."""
 
-    def __init__(self, digest: str) -> None:
-        self.digest = digest
+    def __init__(self, request: TrainRequest, digest: str) -> None:
+        self.request, self.digest = request, digest
         self._loop = asyncio.get_running_loop()
         self._events: list[TrainEvent] = []
         self._news = asyncio.Event()
@@ -70,21 +72,25 @@ class TrainerJob:
     def finished(self) -> bool:
         return self.last is not None and self.last.type != "progress"
 
-    def run(self, trainer: Trainer, tree: TokenTree, entries: LossEntries, request: TrainRequest) -> None:
+    def run(self, trainer: Trainer, batch: AskedBatch) -> None:
         """Train, in the thread of torch."""
-
-        def progress(done: int, total: int) -> None:
-            self._publish(TrainEvent(type="progress", done=done, total=total))
-
+        request = self.request
         try:
-            metrics = trainer.train(tree, entries, request, progress)
+            metrics = trainer.train(*batch)
         except Exception as error:  # a defect, too: whoever reads the events waits for their end
             LOG.warning("Step %d of %s failed", request.step, request.model, exc_info=error)
             self._publish(TrainEvent(type="error", message=f"{error}", code=type(error).__name__))
         else:
-            moves = request.gradient == "step" and request.advance
-            step = request.step + 1 if moves else request.step
-            self._publish(TrainEvent(type="result", step=step, metrics=metrics))
+            self.complete(metrics)
+
+    def complete(self, metrics: dict[str, float]) -> None:
+        """The batch was trained."""
+        moves = self.request.gradient == "step" and self.request.advance
+        step = self.request.step + 1 if moves else self.request.step
+        self._publish(TrainEvent(type="result", step=step, metrics=metrics))
+
+    def report(self, done: int, total: int) -> None:
+        self._publish(TrainEvent(type="progress", done=done, total=total))
 
     def _publish(self, event: TrainEvent) -> None:
         self._loop.call_soon_threadsafe(self._append, event)
@@ -106,6 +112,48 @@ class TrainerJob:
             at += 1
 
 
+class WaitingJobs:
+    """The batches that wait for the thread of torch, in their order."""
+
+    def __init__(self, *, shared_passes: bool) -> None:
+        self._shared_passes = shared_passes
+        self._waiting: list[tuple[TrainerJob, AskedBatch]] = []
+        self._lock = threading.Lock()
+
+    def add(self, job: TrainerJob, tree: TokenTree, entries: LossEntries) -> None:
+        """`run_next` must follow, in the thread of torch, for each job that is added."""
+        with self._lock:
+            self._waiting.append((job, AskedBatch(tree, entries, job.request, job.report)))
+
+    def run_next(self, trainer: Trainer) -> None:
+        """Trains the first batch, and with it those that can share its pass."""
+        taken = self._take()
+        if len(taken) > 1:
+            try:
+                found = trainer.train_together([batch for _, batch in taken])
+            except NotSharedError as error:
+                LOG.info("%d batches are computed one after the other: %s", len(taken), error)
+            else:
+                for (job, _), metrics in zip(taken, found, strict=True):
+                    job.complete(metrics)
+                return
+        for job, batch in taken:
+            job.run(trainer, batch)
+
+    def _take(self) -> list[tuple[TrainerJob, AskedBatch]]:
+        """The first; and where it moves nothing, those behind it that do not either, one of each model."""
+        with self._lock:
+            taken: dict[str, tuple[TrainerJob, AskedBatch]] = {}
+            for job, batch in list(self._waiting):
+                alone = job.request.gradient == "step" or not self._shared_passes
+                if not taken or not (alone or job.request.model in taken):
+                    taken[job.request.model] = (job, batch)
+                    self._waiting.remove((job, batch))
+                if alone:
+                    break
+            return list(taken.values())
+
+
 R = TypeVar("R")
 S = TypeVar("S", bound=Strict)
 
@@ -125,6 +173,7 @@ class TrainerRoutes:
         self._jobs: dict[tuple[str, int, int, str], TrainerJob] = {}
         """The jobs by model, step, update and, where nothing moves, the batch: several batches may have one
         place then. Only the newest of each model is remembered."""
+        self._waiting = WaitingJobs(shared_passes=config.shared_passes)
         self._running: set[asyncio.Future[None]] = set()
 
     @property
@@ -178,9 +227,10 @@ class TrainerRoutes:
         if job is None or (job.last is not None and job.last.type == "error"):
             self._trainer.check(tree, asked, entries)
             self._forget_jobs(asked.model)
-            job = self._jobs[key] = TrainerJob(digest)
+            job = self._jobs[key] = TrainerJob(asked, digest)
+            self._waiting.add(job, tree, entries)
             running = asyncio.get_running_loop().run_in_executor(
-                self._thread, job.run, self._trainer, tree, entries, asked
+                self._thread, self._waiting.run_next, self._trainer
             )
             self._running.add(running)
             running.add_done_callback(self._running.discard)

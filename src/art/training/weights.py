@@ -29,6 +29,7 @@ from art.process.files import make_private_folder
 from art.process.imports import import_lock
 from art.training.checkpoint import check_same
 from art.training.lora import LoraAdapters
+from art.training.lora_product import Segment
 from art.training.policy import Policy
 from art.training.ranks.sharded import gather_whole
 from art.wire.training import LoraSpec, ProbeReply
@@ -281,6 +282,18 @@ class Weights:
         else:
             self._full.deactivate()
             self._adapters.activate(name, dropout=dropout)
+
+    def can_share(self, name: str) -> bool:
+        """Returns whether these weights can compute beside others: `segmented`."""
+        return name not in self._full.names and self._adapters.can_share(name)
+
+    @contextmanager
+    def segmented(self, segments: Sequence[Segment]) -> Iterator[None]:
+        """Has each adapter compute its own tokens of every forward pass inside the block."""
+        self._full.deactivate()
+        self._is_full = False
+        with self._adapters.segmented(segments):
+            yield
 
     def stepped(self, name: str) -> None:
         """An optimizer moved these weights, which are active."""

@@ -450,5 +450,10 @@ class TrainerConfig(Strict):
     """on: layers are computed twice instead of kept. auto: when memory is too small otherwise."""
     accelerator: Literal["auto", "none", "liger", "unsloth"] = "auto"
     """auto: liger-kernel on CUDA where it is installed."""
+    shared_passes: bool = True
+    """Gradients that are asked for at the same time, of several LoRAs on this base, are computed in one
+    forward and backward pass: each to about 1e-6 as alone. False: one after the other, each to the last bit
+    as alone.
+    """
     gang: RankSpec | None = None
     """None: this process is the whole trainer."""

@@ -26,6 +26,14 @@ def tinker(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 8010,
     data_dir: DataDir = DATA_DIR,
     engine: Annotated[str, typer.Option(help="The engine that samples: builtin or vllm.")] = "builtin",
+    turns: Annotated[
+        bool,
+        typer.Option(
+            "--turns",
+            help="Compute the gradients of several runs one after the other: each is to the last bit what it "
+            "is alone. Without it, those that come together share a pass over the base model.",
+        ),
+    ] = False,
     server: Annotated[
         str | None,
         typer.Option(
@@ -43,13 +51,13 @@ def tinker(
         require_extra("tinker", "art tinker")
         from art_extensions.tinker import service
 
-        if server is not None and base_model:
+        if server is not None and (base_model or turns):
             raise ConfigurationError(
-                "--base-model is for a server of this machine: leave out --server, or it"
+                "--base-model and --turns are for a server of this machine: leave out --server, or them"
             )
         if server is None:
             require_extra("local", "art tinker", remedy="or name a server that runs: --server URL")
-            connect = service.local_connect(_local(data_dir, engine, base_model or []))
+            connect = service.local_connect(_local(data_dir, engine, base_model or [], turns=turns))
         else:
             key = variable(API_KEY)
             if not key:
@@ -59,10 +67,12 @@ def tinker(
         asyncio.run(service.serve(folder, connect, host=host, port=port, on_ready=print_variables))
 
 
-def _local(data_dir: Path, engine: str, base_models: list[str]) -> Any:
+def _local(data_dir: Path, engine: str, base_models: list[str], *, turns: bool) -> Any:
     from art.client.backends.local_server import local_server
 
     options: dict[str, Any] = {"engine": {"name": engine}}
+    if turns:
+        options["trainer"] = {"options": {"shared_passes": False}}
     if base_models:
         options["control"] = {"base_models": base_models}
     return local_server(data_dir.absolute(), options)

@@ -16,15 +16,15 @@ from cases import Learned, make_policy  # noqa: E402
 
 from art.errors import ARTError  # noqa: E402
 from art.training.ranks.group import RankGroup, join_ranks, open_store  # noqa: E402
-from art.training.step import _Step  # noqa: E402
+from art.training.step import BatchStep  # noqa: E402
 
 
 @contextmanager
 def failing(case: dict[str, Any], ranks: RankGroup) -> Iterator[None]:
     """On the ranks that the case names, the first micro-batch has no memory, or fails."""
-    loss, seen = _Step.loss, []
+    loss, seen = BatchStep.loss, []
 
-    def hurt(step: _Step, *arguments: Any) -> torch.Tensor:
+    def hurt(step: BatchStep, *arguments: Any) -> torch.Tensor:
         seen.append(0)
         if ranks.rank in case.get("no_memory", []) and len(seen) == 1:
             raise MemoryError(f"rank {ranks.rank} is full")
@@ -32,11 +32,11 @@ def failing(case: dict[str, Any], ranks: RankGroup) -> Iterator[None]:
             raise RuntimeError(f"shapes differ on rank {ranks.rank}")
         return loss(step, *arguments)
 
-    _Step.loss = hurt  # type: ignore[method-assign]
+    BatchStep.loss = hurt  # type: ignore[method-assign]
     try:
         yield
     finally:
-        _Step.loss = loss  # type: ignore[method-assign]
+        BatchStep.loss = loss  # type: ignore[method-assign]
 
 
 def answer(case: dict[str, Any], ranks: RankGroup) -> dict[str, Any]:

@@ -81,6 +81,7 @@ class ServedModel:
         self.phases: list[str] = []
         """What was done to serve it, in words."""
         self.clock, self.usage = catalog.clock(model.project, model.name), SystemUsage()
+        self._in_order = asyncio.Lock()
         self._limits: CanaryLimits | None = None
         self._canary: tuple[str, Canary] | None = None
         """The newest adapter that a job made, and the rows that it was checked with, with its scores."""
@@ -110,6 +111,16 @@ class ServedModel:
         finally:
             self.workers.training.release()
 
+    @contextlib.asynccontextmanager
+    async def shared_turn(self) -> AsyncIterator[None]:
+        """The trainer is this model's inside the block, and that of other models whose calls move or add to
+        nothing of this one. The model's own calls come one after the other.
+        """
+        async with self._in_order, contextlib.AsyncExitStack() as turn:
+            with self.clock.part("queue"):
+                await turn.enter_async_context(self.workers.shared_turn.joined())
+            yield
+
     async def promote(
         self, opened: TrainedModel, step: int, canary: Canary, note: JobNote, progress: Progress
     ) -> Promotion:
@@ -134,15 +145,23 @@ class ServedModel:
 
     async def save(self, opened: TrainedModel, step: int, canary: Canary, note: JobNote | None) -> Scores:
         """Write and commit the checkpoint. Returns the trainer's scores of the canary's rows."""
-        with self.clock.part("save"):
-            folder = self.checkpoints.fresh_folder(step)
-            await opened.save(folder)
-            await self._may_commit()
+        await self._write(opened, step)
         with self.clock.part("canary"):
             commit = asyncio.to_thread(self.checkpoints.commit, step, note)
             scores, _ = await asyncio.gather(opened.score(canary.rows), commit)
         opened.step = step
         return scores
+
+    async def commit(self, opened: TrainedModel, step: int, note: JobNote) -> None:
+        """Write and commit the checkpoint of a step that is not served yet: it is checked when it is."""
+        await self._write(opened, step)
+        await asyncio.to_thread(self.checkpoints.commit, step, note)
+        opened.step = step
+
+    async def _write(self, opened: TrainedModel, step: int) -> None:
+        with self.clock.part("save"):
+            await opened.save(self.checkpoints.fresh_folder(step))
+            await self._may_commit()
 
     async def serve(
         self,

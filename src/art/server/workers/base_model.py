@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from art.server.counts import WorkerCounts
 from art.server.data_folder import DataLayout
 from art.server.settings import ControlSettings
 from art.server.workers.health_board import ProbingBoard
+from art.server.workers.shared_turn import SharedTurn
 from art.server.workers.supervisor import Supervisor, Watch, WorkerOptions, shared_gpu, supervise
 from art.server.workers.trainer_worker import TrainerWorker
 from art.wire.training import LoraSpec, ProbeReply, ProbeRequest
@@ -312,6 +314,7 @@ class BaseModelWorkers:
         self.trainers = TrainerWorker(base, options=options, layout=layout, settings=settings)
         self.training = asyncio.Lock()
         """Held by the one job that uses the trainer."""
+        self.shared_turn = SharedTurn(self._turn)
 
     @property
     def engine(self) -> EnginePool:
@@ -404,6 +407,16 @@ class BaseModelWorkers:
     async def wake(self) -> None:
         """The engines answer again, if they slept. Never fails."""
         await self.engines.wake()
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """The trainer alone, with the memory of engines that sleep meanwhile."""
+        async with self.training:
+            try:
+                await self.rest()
+                yield
+            finally:
+                await self.wake()
 
     async def probe(self, lora: LoraSpec | None, path: Path, rows: Rows) -> ProbeReply:
         """The trainer's scores without and with a probing LoRA, which it writes to `path`."""

@@ -9,7 +9,7 @@ Letters: T = tokens, C = chains (runs without a branch) in depth-first order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -176,13 +176,15 @@ class Chains:
         return Chains(start_C=start_C, stop_C=np.append(start_C[1:], len(end_T)), end_C=end_T[start_C])
 
 
-def block_cuts(chains: Chains, wide_C: npt.NDArray[np.bool_], block: int) -> list[int]:
+def block_cuts(
+    chains: Chains, wide_C: npt.NDArray[np.bool_], block: int, parts: Collection[int] = ()
+) -> list[int]:
     """Returns the starts of blocks of at most `block` rows, and the end.
 
     `wide_C`: chains whose descendants have them by a rectangle. No block goes on from one of them to what
-    follows, which would see its rows twice.
+    follows, which would see its rows twice. `parts`: rows at which a block begins in any case.
     """
-    places, above, breaks = _places(chains, wide_C, max(1, block // 4))
+    places, above, breaks = _places(chains, wide_C, max(1, block // 4), parts)
     cuts, at, last = [0], 0, len(places) - 1
     while at < last:
         best, best_cost = at + 1, float("inf")
@@ -201,7 +203,7 @@ def block_cuts(chains: Chains, wide_C: npt.NDArray[np.bool_], block: int) -> lis
 
 
 def _places(
-    chains: Chains, wide_C: npt.NDArray[np.bool_], step: int
+    chains: Chains, wide_C: npt.NDArray[np.bool_], step: int, starts: Collection[int]
 ) -> tuple[list[int], list[int], list[bool]]:
     """Returns the places where a block may begin: at chains, and about every `step` tokens within them. For
     each place, the keys that a block beginning there has inline before its rows, and whether a block must
@@ -220,7 +222,7 @@ def _places(
             offset = (stop - start) * part // parts
             places.append(start + offset)
             above.append(inline + offset)
-            breaks.append(after_wide and part == 0)
+            breaks.append(part == 0 and (after_wide or start in starts))
         open_.append((end, inline + (0 if wide else stop - start)))
         after_wide = wide
     return [*places, int(chains.stop_C[-1])], [*above, 0], [*breaks, True]

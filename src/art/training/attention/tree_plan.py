@@ -12,7 +12,7 @@ Where blocks begin is chosen so that few pairs are computed in vain: see `block_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -45,8 +45,12 @@ def plan_attention(
     device: torch.device | str = "cpu",
     block: int = BLOCK,
     long: int = LONG,
+    parts: Collection[int] = (),
 ) -> TreePlan:
-    """Plan the attention of one micro-batch, whose queries are of `dtype`."""
+    """Plan the attention of one micro-batch, whose queries are of `dtype`.
+
+    parts: where batches begin that are computed as in a pass of their own, so that no block has rows of two.
+    """
     if kernel == "dense":
         rows = np.arange(len(end_T))
         attends = (rows[None, :] <= rows[:, None]) & (rows[:, None] < end_T[None, :])
@@ -60,7 +64,7 @@ def plan_attention(
     below_C = chains.end_C - chains.stop_C
     wide_C = (chains.length_C >= long) & (chains.length_C * below_C >= 4 * long * long)
     exact = torch.promote_types(dtype, torch.float32)  # what the rectangles compute in
-    squares = tuple(_squares(end_T, chains, wide_C, block, exact, device))
+    squares = tuple(_squares(end_T, chains, wide_C, block, exact, device, parts))
     return TreePlan(
         end_T=end_T,
         kernel=kernel,
@@ -104,9 +108,10 @@ def _squares(
     block: int,
     dtype: torch.dtype,
     device: torch.device | str,
+    parts: Collection[int],
 ) -> list[Square]:
     """The blocks, in order. All chains share one mask: a triangle behind as many zeros as they need."""
-    blocks = list(_blocks(end_T, chains, wide_C, block))
+    blocks = list(_blocks(end_T, chains, wide_C, block, parts))
     widest = max((len(one.limit) - one.stop + one.start for one in blocks if one.chain), default=0)
     triangle = _mask(np.full(widest + block, block), block, dtype, device)
     return [
@@ -123,11 +128,13 @@ def _squares(
     ]
 
 
-def _blocks(end_T: Ints, chains: Chains, wide_C: npt.NDArray[np.bool_], block: int) -> Iterator[_Block]:
+def _blocks(
+    end_T: Ints, chains: Chains, wide_C: npt.NDArray[np.bool_], block: int, parts: Collection[int]
+) -> Iterator[_Block]:
     chain_T = np.repeat(np.arange(len(wide_C)), chains.length_C)
     inline_T = ~wide_C[chain_T]
     root = 0
-    for start, stop in pairwise(block_cuts(chains, wide_C, block)):
+    for start, stop in pairwise(block_cuts(chains, wide_C, block, parts)):
         # A block in a wide run has the run's earlier rows inline, its rectangle is for what comes after.
         while end_T[root] <= start:
             root = int(end_T[root])
