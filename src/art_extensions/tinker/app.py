@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 from uuid import uuid4
 
@@ -34,6 +35,7 @@ from art.errors import (
 from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.bodies import read, read_bytes
 from art_extensions.tinker.copies import copy_weights
+from art_extensions.tinker.custom_loss.loss_graph import CreateCustomLoss, check_loss
 from art_extensions.tinker.external import external_routes
 from art_extensions.tinker.forward_backward import read_envelope
 from art_extensions.tinker.listings import listing_routes
@@ -70,10 +72,20 @@ from art_extensions.tinker.runs import (
 from art_extensions.tinker.samples import SampleFutures
 from art_extensions.tinker.saved_weights import find_usable
 from art_extensions.tinker.sessions import KeyRing, Sessions
-from art_extensions.tinker.store import QueuedRequest, Run, Sampler, TinkerSession, TinkerStore, now
+from art_extensions.tinker.store import (
+    KeptLoss,
+    QueuedRequest,
+    Run,
+    Sampler,
+    Tables,
+    TinkerSession,
+    TinkerStore,
+    now,
+)
 
 _log = logging.getLogger(__name__)
 
+MOST_LOSSES = 100
 POLL_S = 25.0
 """How long a question for a future waits; the client gives it 45 seconds."""
 PROTOBUF = "application/x-protobuf"
@@ -82,7 +94,6 @@ REFUSED = {
     "/api/v1/billing/usage/checkpoints/current": "this server bills nothing",
     "/api/v1/audit": "this server keeps no audit log",
     "/api/v1/auth/token": "this server takes keys, no tokens",
-    "/api/v1/create_custom_loss": "custom losses run in the client, which then needs no such call",
     "/api/v1/sessions/{session_id}/trace_export": "this server writes no traces for Perfetto",
 }
 """Routes of the hosted service that this one has not, and why."""
@@ -112,7 +123,9 @@ class TinkerRoutes:
 
     async def client_config(self, request: Request) -> Response:
         await self.owner(request)
-        return JSONResponse({"proto_compress_fwdbwd": True, "sample_join_sampling_session": True})
+        flags = {"proto_compress_fwdbwd": True, "sample_join_sampling_session": True}
+        # Where torch is missing here, as beside a server elsewhere, the client computes its losses itself.
+        return JSONResponse({**flags, "custom_loss_server_side": find_spec("torch") is not None})
 
     async def dynamic_config(self, request: Request) -> Response:
         await self.owner(request)
@@ -217,6 +230,27 @@ class TinkerRoutes:
         )
         stored = encoding.encode() + b"\0" + body
         return await self._submit(owner, envelope.model_id, envelope.seq_id, "forward_backward", stored)
+
+    async def create_custom_loss(self, request: Request) -> Response:
+        """Keeps a loss, whose graph is checked here."""
+        owner, asked = await self.owner(request), await read(request, CreateCustomLoss)
+        await asyncio.to_thread(check_loss, asked)
+        kept = KeptLoss(
+            loss_id=f"{asked.session_id}:loss:{asked.custom_loss_seq_id}",
+            owner=owner,
+            session_id=asked.session_id,
+            body=asked.model_dump_json(),
+            created_at=now(),
+        )
+
+        def keep(tables: Tables) -> None:
+            require_open(tables, asked.session_id, owner)
+            if len(tables.select(KeptLoss, session_id=asked.session_id)) >= MOST_LOSSES:
+                raise refusal(f"a session has {MOST_LOSSES} losses at most: create each once")
+            tables.add(kept)
+
+        await self.store.run(keep)
+        return future(kept.loss_id)
 
     def queued(self, kind: str, shape: type[RunAsked]) -> Callable[[Request], Awaitable[Response]]:
         """Returns a handler that writes down such a request of a run."""
@@ -343,6 +377,11 @@ class TinkerRoutes:
             return ended(sample.result, protobuf=not sample.failed)
         if ":sample:" in asked.request_id:
             raise ServerError("the server was started again: ask for the sample anew", status=410)
+        if ":loss:" in asked.request_id:
+            where = {"loss_id": asked.request_id, "owner": owner}
+            if await self.store.run(lambda tables: tables.find(KeptLoss, **where)) is None:
+                raise NotFoundError(f"no loss {asked.request_id!r} of this key", status=404)
+            return JSONResponse({"loss_id": asked.request_id, "type": "create_custom_loss"})
         found = await self.runs.retrieve(owner, asked.request_id, POLL_S)
         if found is None:
             return pending(asked.request_id)
@@ -408,6 +447,7 @@ def make_app(routes: TinkerRoutes) -> Starlette:
         "session_heartbeat": routes.heartbeat,
         "sessions/{session_id}/finish": routes.finish,
         "create_model": routes.create_model,
+        "create_custom_loss": routes.create_custom_loss,
         "forward_backward": routes.forward_backward,
         "optim_step": routes.queued("optim_step", OptimStep),
         "save_weights": routes.queued("save_weights", SaveWeights),

@@ -8,7 +8,8 @@ cross_entropy also [N, K], K targets at each position.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -20,6 +21,7 @@ from art.errors import RequestError
 from art_extensions.tinker import tinker_public_pb2 as messages
 from art_extensions.tinker.loss_functions import (
     ADVANTAGES,
+    CUSTOM,
     LOGPROBS,
     MASK,
     RATIO_MASK,
@@ -36,6 +38,7 @@ _SLICE = 512
 """Bytes that are decompressed at once: they become at most 16 MiB."""
 _LEAST_WINDOW = 1 << 23
 """A frame may ask for so many bytes of memory, and for more only where the body may be larger."""
+LOSS_ID = "loss_id"
 _MOST_ID = np.iinfo(np.int32).max
 _ROUNDING = 1e-4
 """A logprob of so much above 0 is one of 0."""
@@ -49,8 +52,10 @@ class LossDatum:
     """[N], N at least 1."""
     targets: IntArray
     """[N] or [N, K]: the ids whose logprobs count, each after the inputs up to its position."""
-    columns: Mapping[str, FloatArray]
+    columns: Mapping[str, FloatArray] = field(default_factory=dict)
     """The columns that came, by their names in the request; each has the shape of `targets`."""
+    inputs: Mapping[str, Numbers] = field(default_factory=dict)
+    """The inputs of a custom loss, of any shape, instead of columns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -82,9 +87,13 @@ def read_forward_backward(
         raise refusal(f"seq_id is {message.seq_id}; the first request of a model has 1.", param="seq_id")
     if not message.data:
         raise refusal("data is empty; send at least one datum.", param="data")
-    loss, config = find_loss(message.loss_fn), _config(message)
-    algorithm_of(message.loss_fn, config)
-    tensors = TensorReader(largest)
+    config, tensors = _config(message), TensorReader(largest)
+    if message.loss_fn == CUSTOM:
+        _check_loss_id(config)
+        read_datum = _custom_datum
+    else:
+        algorithm_of(message.loss_fn, config)
+        read_datum = partial(_datum, loss_fn=message.loss_fn, loss=find_loss(message.loss_fn))
     return ForwardBackwardCall(
         model_id=message.model_id,
         seq_id=message.seq_id,
@@ -92,8 +101,7 @@ def read_forward_backward(
         config=config,
         forward_only=message.forward_only,
         data=tuple(
-            _datum(datum, f"data[{number}]", message.loss_fn, loss, tensors)
-            for number, datum in enumerate(message.data)
+            read_datum(datum, f"data[{number}]", tensors=tensors) for number, datum in enumerate(message.data)
         ),
     )
 
@@ -193,8 +201,31 @@ def _config(message: messages.ForwardBackwardRequest) -> dict[str, float | str]:
     return config
 
 
+def _check_loss_id(config: Mapping[str, float | str]) -> None:
+    if list(config) != [LOSS_ID] or not isinstance(config[LOSS_ID], str):
+        raise refusal(
+            f"loss_fn {CUSTOM!r} takes loss_fn_config.{LOSS_ID} alone, the text of create_custom_loss.",
+            param="loss_fn_config",
+        )
+
+
+def _custom_datum(datum: messages.Datum, param: str, *, tensors: TensorReader) -> LossDatum:
+    """A datum whose inputs are checked against its loss later."""
+    input_ids = _input_ids(datum, f"{param}.model_input")
+    if TARGETS not in datum.loss_fn_inputs:
+        raise refusal(f"loss_fn {CUSTOM!r} needs {param}.loss_fn_inputs.{TARGETS}.", param=param)
+    found = {
+        name: tensors.read(datum.loss_fn_inputs[name], f"{param}.loss_fn_inputs.{name}")
+        for name in sorted(datum.loss_fn_inputs)
+    }
+    loss = LossFunction(needs=(), several_targets=True)
+    at = f"{param}.loss_fn_inputs.{TARGETS}"
+    targets = _targets(found[TARGETS], len(input_ids), at, CUSTOM, loss)
+    return LossDatum(input_ids=input_ids, targets=targets, inputs=found)
+
+
 def _datum(
-    datum: messages.Datum, param: str, loss_fn: str, loss: LossFunction, tensors: TensorReader
+    datum: messages.Datum, param: str, *, loss_fn: str, loss: LossFunction, tensors: TensorReader
 ) -> LossDatum:
     input_ids = _input_ids(datum, f"{param}.model_input")
     _check_names(datum.loss_fn_inputs, f"{param}.loss_fn_inputs", loss_fn, loss)

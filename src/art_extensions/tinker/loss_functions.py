@@ -22,6 +22,8 @@ from types import MappingProxyType
 from art.wire.algorithm import AdvantageSpec, Algorithm, LossSpec
 from art_extensions.tinker.refusals import UNSUPPORTED_LOSS, refusal
 
+CUSTOM = "custom"
+"""The loss of a program's own, of which a request says the id."""
 TARGETS, WEIGHTS, LOGPROBS, ADVANTAGES = "target_tokens", "weights", "logprobs", "advantages"
 MASK, RATIO_MASK = "mask", "sequence_ratio_mask"
 _LOW, _HIGH, _BETA = "clip_low_threshold", "clip_high_threshold", "beta"
@@ -57,8 +59,6 @@ LOSS_FUNCTIONS: Mapping[str, LossFunction] = MappingProxyType(
 _REASONS = MappingProxyType(
     {
         "stable_reinforce": "It needs what Tinker's sampler records, in a form that its SDK does not tell.",
-        "custom": "It runs the loss's own graph on the server. Without the flag custom_loss_server_side, the "
-        "SDK's forward_backward_custom computes the loss on the client and sends 'cross_entropy'.",
     }
 )
 

@@ -32,11 +32,20 @@ from art.wire.records import first_flaw
 from art.wire.training import GradientUse, LoraSpec, OptimizerSpec, TrainRequest
 from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.batches import LossBatch, loss_batch, per_datum
+from art_extensions.tinker.custom_loss.custom_batches import (
+    compute_loss,
+    gradient_call,
+    inputs_of,
+    scoring_call,
+)
+from art_extensions.tinker.custom_loss.loss_graph import CreateCustomLoss
 from art_extensions.tinker.forward_backward import (
+    LOSS_ID,
     ForwardBackwardCall,
     forward_backward_output,
     read_forward_backward,
 )
+from art_extensions.tinker.loss_functions import CUSTOM
 from art_extensions.tinker.records import (
     AdamAsked,
     Asked,
@@ -59,6 +68,7 @@ from art_extensions.tinker.saved_weights import (
 )
 from art_extensions.tinker.store import (
     COPY,
+    KeptLoss,
     QueuedRequest,
     Run,
     Sampler,
@@ -82,6 +92,9 @@ MLP = ("gate_proj", "up_proj", "down_proj")
 _PLACE = OptimizerSpec(learning_rate=None)
 """A batch that moves nothing has to name an optimizer."""
 
+Answered = tuple[Mapping[str, Any], dict[str, float]]
+"""The columns of a batch's entries, and its metrics."""
+SendBatch = Callable[[LossBatch, GradientUse], Awaitable[Answered]]
 ServerOf = Callable[[str], Awaitable[ArtServer]]
 """The server for an owner; waits until the owner's key is known."""
 A = TypeVar("A", bound=Asked)
@@ -257,19 +270,42 @@ class TrainingRuns:
         return Done(result=_json(model_id=run.run_id, path=source.path, type="load_weights"), run=changed)
 
     async def _gradient(self, run: Run, request: QueuedRequest) -> Done:
-        call, batch = await asyncio.to_thread(_batch_of, request)
+        call = await asyncio.to_thread(_call_of, request)
         await self._check_lengths(run, call)
         use: GradientUse = "none" if call.forward_only else "add"
         earlier = await self._store.run(lambda tables: _added(tables, run.run_id))
-        columns, metrics = await self._send(run, batch, use, earlier)
+        batch, own = await self._batch_of(run, call, partial(self._send, run, earlier))
+        columns, metrics = await self._send(run, earlier, batch, use)
         found = await asyncio.to_thread(per_datum, batch, columns["logprob"])
         reported = {
             "loss:sum": metrics["loss/train"],
             "forwarded_tokens:sum": metrics["data/forwarded_tokens"],
             "loss_tokens:sum": metrics["data/step_trainer_tokens"],
+            **own,
         }
         result = await asyncio.to_thread(forward_backward_output, call, found, reported)
         return Done(result=result, added=use == "add")
+
+    async def _batch_of(
+        self, run: Run, call: ForwardBackwardCall, send: SendBatch
+    ) -> tuple[LossBatch, Mapping[str, float]]:
+        """The batch of a call, and its metrics where they are known before its gradient: those of a custom
+        loss, which is computed here, of logprobs that the trainer is asked for first.
+        """
+        if call.loss_fn != CUSTOM:
+            return await asyncio.to_thread(loss_batch, call), {}
+        loss_id = call.config[LOSS_ID]
+        where = {"loss_id": loss_id, "session_id": run.session_id, "owner": run.owner}
+        kept = await self._store.run(lambda tables: tables.find(KeptLoss, **where))
+        if kept is None:
+            raise refusal(f"no loss {loss_id!r} of this session: create it", param="loss_fn_config")
+        loss = CreateCustomLoss.model_validate_json(kept.body)
+        inputs = inputs_of(call, loss)
+        batch = await asyncio.to_thread(loss_batch, scoring_call(call))
+        columns, _ = await send(batch, "none")
+        value = await asyncio.to_thread(compute_loss, loss, per_datum(batch, columns["logprob"]), inputs)
+        batch = await asyncio.to_thread(loss_batch, gradient_call(call, value.slopes))
+        return batch, {"loss:sum": value.loss, **value.metrics}
 
     async def _check_lengths(self, run: Run, call: ForwardBackwardCall) -> None:
         """Raises RequestError for a datum longer than the base model's context."""
@@ -286,7 +322,7 @@ class TrainingRuns:
                 )
 
     async def _send(
-        self, run: Run, batch: LossBatch, use: GradientUse, earlier: Sequence[QueuedRequest]
+        self, run: Run, earlier: Sequence[QueuedRequest], batch: LossBatch, use: GradientUse
     ) -> tuple[Mapping[str, Any], dict[str, float]]:
         server = await self._server_of(run.owner)
         body = await asyncio.to_thread(_body_of, batch, run.step, len(earlier), use)
@@ -308,10 +344,13 @@ class TrainingRuns:
         _log.warning("run %s: %d batches since step %d are sent again", run.run_id, len(earlier), run.step)
         server = await self._server_of(run.owner)
         for number, one in enumerate(earlier):
-            _, batch = await asyncio.to_thread(_batch_of, one)
-            await server.gradients(
-                run.name, await asyncio.to_thread(_body_of, batch, run.step, number, "add")
-            )
+
+            async def send(batch: LossBatch, use: GradientUse, number: int = number) -> Answered:
+                body = await asyncio.to_thread(_body_of, batch, run.step, number, use)
+                return await server.gradients(run.name, body)
+
+            batch, _ = await self._batch_of(run, await asyncio.to_thread(_call_of, one), send)
+            await send(batch, "add")
 
     async def _step(self, run: Run, request: QueuedRequest) -> Done:
         adam = _adam_of(_read(OptimStep, request))
@@ -490,16 +529,15 @@ def _added(tables: Tables, run_id: str) -> list[QueuedRequest]:
     return tables.select(QueuedRequest, order="seq", run_id=run_id, added=True)
 
 
-def _batch_of(request: QueuedRequest) -> tuple[ForwardBackwardCall, LossBatch]:
+def _call_of(request: QueuedRequest) -> ForwardBackwardCall:
     """The checked call of a stored body: its encoding, a zero byte, the bytes as they came."""
     encoding, _, body = (request.body or b"").partition(b"\0")
-    call = read_forward_backward(
+    return read_forward_backward(
         body,
         content_type="application/x-protobuf",
         content_encoding=encoding.decode() or None,
         largest=LARGEST_BATCH,
     )
-    return call, loss_batch(call)
 
 
 def _body_of(batch: LossBatch, step: int, update: int, use: GradientUse) -> bytes:

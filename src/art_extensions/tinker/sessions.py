@@ -8,12 +8,21 @@ import hmac
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from art.errors import ARTError, AuthenticationError, NotFoundError
 from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.runs import TrainingRuns
 from art_extensions.tinker.samples import SampleFutures
-from art_extensions.tinker.store import Sampler, SavedCheckpoint, Tables, TinkerSession, TinkerStore, now
+from art_extensions.tinker.store import (
+    KeptLoss,
+    Sampler,
+    SavedCheckpoint,
+    Tables,
+    TinkerSession,
+    TinkerStore,
+    now,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +113,7 @@ class Sessions:
         ):
             self._samples.end_session(session.session_id)
             await self._runs.end_session(session.session_id)
-            await self._store.run(lambda tables: tables.delete(Sampler, session_id=session.session_id))
+            await self._store.run(partial(_forget, session_id=session.session_id))
 
     async def watch(self) -> None:
         """Ends silent sessions, and removes what is too old, until it is cancelled."""
@@ -123,6 +132,11 @@ class Sessions:
                 _log.info("session %s is over: its client was not heard", session.session_id)
                 await self.end(session, "expired")
         await self._store.run(_sweep)
+
+
+def _forget(tables: Tables, session_id: str) -> None:
+    tables.delete(Sampler, session_id=session_id)
+    tables.delete(KeptLoss, session_id=session_id)
 
 
 def _sweep(tables: Tables) -> None:

@@ -39,6 +39,10 @@ CREATE TABLE IF NOT EXISTS checkpoints (
     model TEXT NOT NULL, step INTEGER NOT NULL, created_at REAL NOT NULL, expires_at REAL,
     public INTEGER NOT NULL DEFAULT 0, metadata TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS losses (
+    loss_id TEXT PRIMARY KEY, owner TEXT NOT NULL, session_id TEXT NOT NULL, body TEXT NOT NULL,
+    created_at REAL NOT NULL
+);
 CREATE TABLE IF NOT EXISTS samplers (
     sampler_id TEXT PRIMARY KEY, owner TEXT NOT NULL, session_id TEXT NOT NULL, base_model TEXT NOT NULL,
     path       TEXT, model TEXT NOT NULL, step INTEGER, created_at REAL NOT NULL,
@@ -127,9 +131,21 @@ class Sampler:
     clones: int = 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptLoss:
+    """A custom loss of a session."""
+
+    loss_id: str
+    owner: str
+    session_id: str
+    body: str
+    """The request that made it, which was checked."""
+    created_at: float
+
+
 COPY = -1
 """The next request of a run that only holds copies of weights."""
-Row = TypeVar("Row", TinkerSession, Run, QueuedRequest, SavedCheckpoint, Sampler)
+Row = TypeVar("Row", TinkerSession, Run, QueuedRequest, SavedCheckpoint, Sampler, KeptLoss)
 T = TypeVar("T")
 _TABLES: Mapping[type[Any], str] = {
     TinkerSession: "sessions",
@@ -137,6 +153,7 @@ _TABLES: Mapping[type[Any], str] = {
     QueuedRequest: "requests",
     SavedCheckpoint: "checkpoints",
     Sampler: "samplers",
+    KeptLoss: "losses",
 }
 _JSON = frozenset({"metadata", "lora"})
 _FLAGS = frozenset({"added", "public"})

@@ -316,7 +316,6 @@ def test_what_a_loss_does_not_take(
     ("name", "said"),
     [
         ("stable_reinforce", "in a form that its SDK does not tell"),
-        ("custom", "forward_backward_custom computes the loss on the client"),
         ("crossentropy", "not supported. Use cross_entropy, importance_sampling, ppo, cispo, dro, gspo"),
     ],
 )
@@ -324,6 +323,32 @@ def test_losses_that_are_not_supported(name: str, said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:
         read(datum([5, 6], **TARGETS), loss_fn=name, config={"loss_id": "l1"})
     assert (caught.value.code, caught.value.param) == ("unsupported_loss", "loss_fn")
+
+
+def test_a_custom_loss_has_inputs_of_any_shape_and_an_id() -> None:
+    own = datum([5, 6, 7], target_tokens=[6, 7, 8], reward=[0.5], table=[[1.0, 2.0]])
+    call = read(own, loss_fn="custom", config={"loss_id": "s:loss:0"})
+    assert call.config == {"loss_id": "s:loss:0"} and not call.data[0].columns
+    assert {name: one.shape for name, one in call.data[0].inputs.items()} == {
+        "target_tokens": (3,),
+        "reward": (1,),
+        "table": (1, 2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "said"),
+    [
+        ({}, {"target_tokens": [6]}, "takes loss_fn_config.loss_id alone"),
+        ({"loss_id": 3.0}, {"target_tokens": [6]}, "takes loss_fn_config.loss_id alone"),
+        ({"loss_id": "a", "beta": 1.0}, {"target_tokens": [6]}, "takes loss_fn_config.loss_id alone"),
+        ({"loss_id": "a"}, {"weights": [1.0]}, "needs .*target_tokens"),
+        ({"loss_id": "a"}, {"target_tokens": [6, 7]}, "the input has 1 tokens"),
+    ],
+)
+def test_what_a_custom_loss_does_not_take(config: dict[str, Any], given: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        read(datum([5], **given), loss_fn="custom", config=config)
 
 
 def test_a_value_of_the_configuration_may_be_missing() -> None:

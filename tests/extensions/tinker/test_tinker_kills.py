@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tinker_fixtures import TORCH
 from tinker_service import PYTHON, Service, serving, with_sdk
 
 PROGRAM = Path(__file__).parent / "programs" / "steps_on_fixed_data.py"
@@ -20,7 +21,7 @@ pytestmark = with_sdk
 def train(service: Service, kills: dict[int, str]) -> list[str]:
     """The program's lines. kills: what dies after which step's line."""
     program = subprocess.Popen(
-        [str(PYTHON), str(PROGRAM), str(STEPS)],
+        [str(PYTHON), str(PROGRAM), str(STEPS), TORCH],
         env=service.variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

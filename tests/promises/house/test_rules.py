@@ -20,6 +20,7 @@ TORCH_ROOMS = (
     SOURCE / "engine" / "builtin",
     EXTENSIONS / "cluster",
     EXTENSIONS / "gguf",
+    EXTENSIONS / "tinker" / "custom_loss",
 )
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
 KNOTTED_LIBRARIES = {

@@ -70,6 +70,22 @@ def unknown_loss(clients: Clients) -> Any:
     return clients.trainer().forward_backward([clients.datum()], loss).result()
 
 
+def refused_operation(clients: Clients) -> Any:
+    def loss(logprobs: Any) -> Any:
+        return logprobs.sort()[0].sum(), {}
+
+    return clients.service.create_custom_loss(loss, {"logprobs": 1}).result()
+
+
+def missing_input(clients: Clients) -> Any:
+    def loss(logprobs: Any, reward: Any) -> Any:
+        return logprobs.sum() * reward, {}
+
+    own = clients.service.create_custom_loss(loss, {"logprobs": 1, "reward": 0}).result()
+    config: Any = {"loss_id": own.loss_id}
+    return clients.trainer().forward_backward([clients.datum()], "custom", config).result()
+
+
 def unknown_config(clients: Clients) -> Any:
     return clients.trainer().forward_backward([clients.sampled()], "ppo", {"clip": 0.1}).result()
 
@@ -133,6 +149,8 @@ ERRORS: dict[str, Wrong] = {
     "advantages that are NaN": nan_advantages,
     "a column of a wrong shape": wrong_shape,
     "a loss that is unknown": unknown_loss,
+    "a custom loss with an operation that the server does not run": refused_operation,
+    "a datum without an input of its custom loss": missing_input,
     "a name that the loss's configuration lacks": unknown_config,
     "an optimizer that is not supported": other_optimizer,
     "a step of such an optimizer": other_step,

@@ -7,6 +7,7 @@ from typing import Any
 
 import tinker
 from method_calls import BASE, RANK, Clients, both, checks, near, same
+from tinker import types
 
 
 @checks("ServiceClient.get_server_capabilities", "ServiceClient.get_server_capabilities_async")
@@ -105,14 +106,40 @@ def summed(logprobs: Any, weights: Any) -> Any:
     return loss, {"custom/total:sum": loss}
 
 
+def clipped(logprobs: Any, old: Any, advantages: Any) -> Any:
+    ratio = (logprobs - old).exp()
+    loss = -(ratio.clamp(0.8, 1.2) * advantages).minimum(ratio * advantages).sum()
+    return loss, {"custom/ratio:mean": ratio.mean()}
+
+
 @checks("ServiceClient.create_custom_loss")
 def custom_loss(clients: Clients) -> str:
     handle = clients.service.create_custom_loss(summed, {"logprobs": 1, "weights": 1}).result()
+    assert handle.loss_id is not None
     model = clients.trainer(seed=21)
     expected = -clients.logprobs(model).sum()
     output = model.forward_backward_custom([clients.datum()], handle).result()
     assert near(output.metrics["custom/total:sum"], expected, 1e-2), (output.metrics, expected)
-    return "traced and run in the client"
+    assert near(output.metrics["loss:sum"], expected, 1e-2), (output.metrics, expected)
+
+    ranks = {"logprobs": 1, "old": 1, "advantages": 1}
+    handle = clients.service.create_custom_loss(clipped, ranks).result()
+    plain = clients.sampled()
+    columns = dict(plain.loss_fn_inputs)
+    columns["old"] = columns.pop("logprobs")
+    own = types.Datum(model_input=plain.model_input, loss_fn_inputs=columns)
+    ends = []
+    for step in (
+        lambda made: made.forward_backward_custom([own], handle),
+        lambda made: made.forward_backward([plain], "ppo"),
+    ):
+        made = clients.trainer(seed=22)
+        for _ in range(2):
+            step(made).result()
+        made.optim_step(types.AdamParams(learning_rate=1e-2)).result()
+        ends.append(clients.logprobs(made))
+    assert near(*ends, 1e-4), ends
+    return "the server runs the loss's graph; `ppo` written as one trains as `ppo`"
 
 
 @checks("ServiceClient.create_rest_client")
