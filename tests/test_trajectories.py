@@ -52,7 +52,14 @@ def test_round_trip_through_json_restores_choices_and_unscored():
     assert isinstance(again.additional_histories[0].messages_and_choices[0], Choice)
 
 
-def test_unknown_fields_are_ignored_with_one_warning_a_name():
+def test_an_unknown_field_is_an_error_with_the_closest_name():
+    with pytest.raises(pydantic.ValidationError, match="no such field, did you mean 'reward'"):
+        art.Trajectory(rewards=1.0)
+    with pytest.raises(pydantic.ValidationError, match="no such field; to keep it"):
+        art.Trajectory(scenario={"id": 1})
+
+
+def test_unknown_fields_of_a_subclass_are_ignored_with_one_warning_a_name():
     class Own(art.Trajectory):
         """A class of its own: warnings are given once for each class and name."""
 

@@ -40,10 +40,12 @@ if TYPE_CHECKING:
     from art.process.interrupt import run as run
     from art.retrying import retry as retry
     from art.runs.environment_run import train_environment as train_environment
+    from art.runs.pipeline.settings import PipelineRuntimeConfig as PipelineRuntimeConfig
     from art.trajectories import History as History
     from art.trajectories import Trajectory as Trajectory
     from art.trajectories import TrajectoryGroup as TrajectoryGroup
     from art.types import LocalTrainResult as LocalTrainResult
+    from art.types import LoRAConfig as LoRAConfig
     from art.types import ServerlessTrainResult as ServerlessTrainResult
     from art.types import TrainConfig as TrainConfig
     from art.types import TrainResult as TrainResult
@@ -57,11 +59,13 @@ _HOME = {
     "Algorithm": "art.wire.algorithm",
     "Backend": "art.backend",
     "History": "art.trajectories",
+    "LoRAConfig": "art.types",
     "LocalBackend": "art.client.backends.local_backend",
     "LocalTrainResult": "art.types",
     "Messages": "art.openai",
     "MessagesAndChoices": "art.openai",
     "Model": "art.model",
+    "PipelineRuntimeConfig": "art.runs.pipeline.settings",
     "RemoteBackend": "art.client.backends.remote_backend",
     "ServerlessBackend": "art.client.backends.serverless_backend",
     "ServerlessTrainResult": "art.types",
@@ -132,11 +136,13 @@ __all__ = [
     "Algorithm",
     "Backend",
     "History",
+    "LoRAConfig",
     "LocalBackend",
     "LocalTrainResult",
     "Messages",
     "MessagesAndChoices",
     "Model",
+    "PipelineRuntimeConfig",
     "RemoteBackend",
     "ServerlessBackend",
     "ServerlessTrainResult",
@@ -172,6 +178,8 @@ def __getattr__(name: str) -> Any:
         return version("agent-reinforcement-trainer")
     if name in _ROOMS:
         return import_module(f"art.{name}")
+    if (unbuilt := _finder.newer_name(name)) is not None:
+        return unbuilt
     if name not in _HOME:
         raise AttributeError(f"module 'art' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
     value = getattr(import_module(_HOME[name]), name)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import re
 import sys
 import time
-import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import Token
 from pathlib import Path
@@ -21,11 +21,11 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializationInfo, fiel
 from typing_extensions import TypeVar, deprecated
 
 from art.client.backends.older_backends import as_backend
-from art.errors import ConfigurationError, NotRegisteredError
+from art.errors import ConfigurationError, NotRegisteredError, did_you_mean
 from art.process.imports import import_lock
 from art.tracking.averages import as_groups
 from art.tracking.call_costs import CHAT_TEMPLATE_KWARGS, ClientCosts, ForeignClient
-from art.tracking.folders import ModelPaths, get_model_dir, get_step_from_dir
+from art.tracking.folders import ModelPaths, get_model_dir, get_step_from_dir, stored_name
 from art.tracking.metrics_builder import MetricsBuilder
 from art.tracking.model_files import best_step, check_config, merge_state, overwrite_state, read_state
 from art.tracking.names import SECTIONS as METRIC_SECTIONS
@@ -35,7 +35,7 @@ from art.tracking.run_log import LogEntry, RunLog
 from art.tracking.sinks.registry import check_sinks
 from art.tracking.step_log import TrainLog
 from art.trajectories import Trajectory, TrajectoryGroup, gathered
-from art.types import TrainConfig, TrainResult, TrainSFTConfig, Verbosity
+from art.types import LoRAConfig, TrainConfig, TrainResult, TrainSFTConfig, Verbosity, peft_arguments
 from art.wire.nested import MASK, HiddenKey, with_keys_hidden, without_keys
 
 if TYPE_CHECKING:
@@ -50,6 +50,15 @@ ConfigT = TypeVar("ConfigT", default=Any)
 StateT = TypeVar("StateT", default=dict[str, Any])
 
 
+def _check_folder(what: str, name: object) -> None:
+    """Raises ConfigurationError for a name that cannot be a folder's."""
+    if isinstance(name, str) and (not name or name.startswith(".") or re.search(r"[/\\\0]", name)):
+        raise ConfigurationError(
+            f"{what}={name!r} is no name of a folder, which a model has: it is not empty, does not begin "
+            "with '.' and has no '/' or '\\'. The name that an endpoint knows goes into inference_model_name."
+        )
+
+
 class Model(BaseModel, Generic[ConfigT, StateT]):
     """A model that is prompted, not trained: a baseline, a judge, an opponent.
 
@@ -57,7 +66,10 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
     `inference_model_name` say where. The key is shown nowhere, and `model_dump_json` leaves it out. config: a
     pydantic model of your own. report_metrics: any of "wandb", "tensorboard", "trackio", "mlflow", "otel";
     [] for nothing; None reports to W&B if WANDB_API_KEY is set. Metrics and state are files under
-    `base_path/project/models/name`. Unknown fields are ignored with a warning.
+    `base_path/project/models/name`. run_name: a run of its own, with its files, checkpoints and trackers by
+    this name instead of `name`.
+
+    Raises ConfigurationError for an unknown field, and for a name that is no name of a folder.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -105,15 +117,20 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         # What is left at its default may have another default in a subclass.
         given = {key: value for key, value in named.items() if value is not Model.model_fields[key].default}
         known = type(self).model_fields
-        if unknown := sorted(kwargs.keys() - known):
-            text = f"{type(self).__name__} ignores {', '.join(unknown)}; it knows {', '.join(known)}"
-            warnings.warn(text, stacklevel=2 if type(self) is Model else 3)
+        for unknown in sorted(kwargs.keys() - known):
+            hint = did_you_mean(unknown, known)
+            raise ConfigurationError(
+                f"{type(self).__name__}({unknown}=...): no such field{hint and f', {hint}'}; it has "
+                f"{', '.join(known)}"
+            )
+        _check_folder("name", name)
+        _check_folder("run_name", kwargs.get("run_name"))
         given_key: Any = inference_api_key
         if not (given_key is None or isinstance(given_key, str)):
             # Pydantic would show it.
             raise ConfigurationError(f"inference_api_key is a {type(given_key).__name__}: a string is needed")
         check_sinks(report_metrics)
-        super().__init__(**given, **{key: value for key, value in kwargs.items() if key in known})
+        super().__init__(**given, **kwargs)
 
     @field_serializer("inference_api_key", when_used="unless-none")
     def _hidden(self, key: str, info: SerializationInfo) -> str | None:
@@ -314,7 +331,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
     def _folder(self) -> Path:
         folder = Path(get_model_dir(self))
-        own = Path(self.project) / "models" / self.name
+        own = Path(self.project) / "models" / stored_name(self)
         if ".." in own.parts or own.is_absolute():
             raise ConfigurationError(
                 f"project and name of a model name folders: {str(own)!r} leads elsewhere"
@@ -332,6 +349,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
     """A model to train: a base model and its own LoRA adapter.
 
     base_model: a hub name, a local folder, a GGUF file, or a built-in model (`art/nano`, `art/smollm2`).
+    lora_config: the adapter's shape (`art.LoRAConfig`); `peft_args` below is its older form.
     _internal_config: `peft_args` (the adapter's shape) and `trainer_args` (the optimizer); with
     `init_args={"full_finetuning": True}` all weights are trained instead of a LoRA; `chat_template_kwargs`
     go along with every request. It may also be assigned before `register`. Unknown names are refused.
@@ -339,6 +357,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
 
     base_model: str
     trainable: bool = True
+    lora_config: dict[str, Any] | None = None
 
     _internal_config: Mapping[str, Any] | None = PrivateAttr(default=None)
     _openai_client_config: dict[str, Any] | None = PrivateAttr(default=None)
@@ -354,9 +373,12 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         base_model: str,
         base_path: str = ".art",
         report_metrics: list[str] | None = None,
+        lora_config: LoRAConfig | None = None,
         _internal_config: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        if lora_config is not None:
+            kwargs["lora_config"] = dict(lora_config)
         super().__init__(
             name=name,
             project=project,
@@ -368,7 +390,12 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
             base_model=base_model,
             **kwargs,
         )
-        self._internal_config = copy.deepcopy(dict(_internal_config)) if _internal_config else None
+        internal = copy.deepcopy(dict(_internal_config)) if _internal_config else {}
+        if lora_config is not None:
+            adapter = peft_arguments(lora_config)
+            if internal.setdefault("peft_args", adapter) != adapter:
+                raise ConfigurationError("lora_config and _internal_config['peft_args'] differ: give one")
+        self._internal_config = internal or None
 
     def model_dump(self, **options: Any) -> dict[str, Any]:
         """Returns the fields as pydantic does, with `_internal_config`."""

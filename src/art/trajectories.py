@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, Field, PrivateAttr, SerializeAsAny, field_validator, model_validator
 
-from art.errors import ConfigurationError, did_you_mean
+from art.errors import ConfigurationError, NotBuiltError, did_you_mean
 from art.gather_context import GatherContext, get_gather_context
 from art.rollout_tasks import close_unstarted, current_rollout, in_rollout, run_side_by_side, task_failure
 from art.types import (
@@ -68,14 +68,24 @@ class History(BaseModel):
 
 
 @lru_cache(maxsize=1024)
-def _warn_of_unknown_field(cls: type[BaseModel], name: str) -> None:
+def _tell_unknown_field(cls: type[BaseModel], name: str) -> None:
+    """Raises an error for a field that `Trajectory` does not have. A class of a program's own ignores it with
+    a warning: published programs give theirs what they do not declare.
+    """
     known = list(cls.model_fields)
     for one in cls.model_fields.values():
         known += [alias for alias in (one.alias, one.validation_alias) if isinstance(alias, str)]
     if name in known:
         return
+    if name == "exchanges":
+        raise NotBuiltError(
+            f"{cls.__name__}(exchanges=...) is not built yet: give the calls as `messages_and_choices`, or "
+            "let `async with art.rollout(model)` record them"
+        )
     guess = did_you_mean(name, known, likeness=0.75)
     hint = f", {guess}" if guess else "; to keep it, use `metadata` or a subclass with this field"
+    if cls is Trajectory:
+        raise ConfigurationError(f"Trajectory({name}=...): no such field{hint}")
     message = f"{cls.__name__}({name}=...) is ignored: no such field{hint}"
     warnings.warn(message, UserWarning, stacklevel=4)  # above the validator and pydantic's constructor
 
@@ -84,8 +94,8 @@ class Trajectory(BaseModel):
     """The record of one rollout: its messages and its reward.
 
     A `Choice` in `messages_and_choices` is a turn that is trained, a dict is context. Example: a system
-    message, a user message and `completion.choices[0]`, with `reward=1.0`. Subclasses may add fields; unknown
-    fields are ignored with a warning.
+    message, a user message and `completion.choices[0]`, with `reward=1.0`. Subclasses may add fields; an
+    unknown field raises an error, and one of a subclass a warning.
     """
 
     messages_and_choices: MessagesAndChoices = []
@@ -108,10 +118,10 @@ class Trajectory(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _notice_unknown(cls, data: Any) -> Any:
-        """Fields nobody knows are ignored, as users' programs expect; a warning names each once."""
+        """Says which fields nobody knows."""
         if isinstance(data, dict) and cls.model_config.get("extra", "ignore") == "ignore":
             for name in data.keys() - cls.model_fields.keys():
-                _warn_of_unknown_field(cls, name)
+                _tell_unknown_field(cls, name)
         return data
 
     def log(self, message: str) -> None:

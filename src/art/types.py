@@ -17,7 +17,8 @@ from html import escape
 from importlib import import_module
 from inspect import isawaitable, iscoroutine
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, cast
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationInfo, model_validator
 
@@ -49,6 +50,44 @@ class Unscored:
     """
 
     reason: str
+
+
+class LoRAConfig(TypedDict, total=False):
+    """`TrainableModel(lora_config=...)`: the shape of the adapter. Every name may be left out."""
+
+    rank: int
+    alpha: int
+    dropout: float
+    target_modules: list[str]
+    use_rslora: bool
+    random_state: int
+    bias: str
+    init_weights: bool
+    layers_to_transform: list[int] | None
+    layers_pattern: str | None
+    modules_to_save: list[str] | None
+    loftq_config: dict[str, Any] | None
+    max_seq_length: int
+    use_gradient_checkpointing: str
+    temporary_location: str
+
+
+_PEFT_NAMES: Mapping[str, str] = MappingProxyType(
+    {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "init_weights": "init_lora_weights"}
+)
+
+
+def peft_arguments(lora_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same by PEFT's names, as `_internal_config["peft_args"]` has them.
+
+    Raises ConfigurationError for a name that is none of `LoRAConfig`.
+    """
+    for name in lora_config:
+        if name not in LoRAConfig.__annotations__:
+            hint = did_you_mean(name, LoRAConfig.__annotations__)
+            known = ", ".join(LoRAConfig.__annotations__)
+            raise ConfigurationError(f"lora_config has no {name!r}{hint and f', {hint}'}; it has {known}")
+    return {_PEFT_NAMES.get(name, name): value for name, value in lora_config.items()}
 
 
 class TrainConfig(BaseModel):

@@ -21,16 +21,14 @@ class Config(BaseModel):
     turns: int = 3
 
 
-def test_fields_are_kept_and_unknown_ones_ignored_with_a_warning(tmp_path):
+def test_fields_are_kept_and_unknown_ones_refused(tmp_path):
     model = art.Model(name="m", project="p", id="i", run_id="r", run_name="n", config=Config(turns=5))
     assert model.run_name == "n" and art.Model(name="m", project="p").run_name is None
     assert (model.id, model.run_id, model.config.turns, model.trainable) == ("i", "r", 5, False)
-    with pytest.warns(UserWarning, match="nmae") as told:
+    with pytest.raises(errors.ConfigurationError, match=r"Model\(nmae=.*did you mean 'name'"):
         art.Model(name="m", project="p", nmae="x")
-    assert len(told) == 1 and told[0].filename == __file__
-    with pytest.warns(UserWarning, match="TrainableModel ignores nmae") as told:
+    with pytest.raises(errors.ConfigurationError, match=r"TrainableModel\(nmae=.*did you mean 'name'"):
         art.TrainableModel(name="m", project="p", base_model="b", nmae="x")
-    assert len(told) == 1 and told[0].filename == __file__
 
 
 async def test_prompted_model(tmp_path):

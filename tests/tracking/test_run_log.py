@@ -249,8 +249,10 @@ async def test_a_copy_has_a_log_of_its_own(model, tmp_path):
 
 
 async def test_a_folder_outside_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="no name of a folder"):
+        art.Model(name="../x", project="p", base_path=str(tmp_path))
     with pytest.raises(ConfigurationError, match="leads elsewhere"):
-        await art.Model(name="../x", project="p", base_path=str(tmp_path)).log(metrics={"acc": 1})
+        await art.Model(name="x", project="../p", base_path=str(tmp_path)).log(metrics={"acc": 1})
 
 
 async def test_a_trainable_model_without_a_backend_logs_at_the_newest_checkpoint_it_finds(tmp_path):

@@ -263,7 +263,7 @@ async def test_a_run_that_the_program_ended_goes_on(tmp_path, runs):
 
 @pytest.mark.slow
 async def test_a_name_that_cannot_be_an_id(tmp_path, runs):
-    for name in ("a/b", "a#b"):
+    for name in ("a?b", "a#b"):
         await model_of(tmp_path, name=name, report_metrics=["wandb"]).log(metrics={"acc": 1}, step=0)
     await model_of(tmp_path, run_id="mine", report_metrics=["wandb"]).log(metrics={"acc": 1}, step=0)
     ids = sorted(run.id for run in runs())

@@ -28,6 +28,7 @@ from art.client.recording.recorder import Recorder, tools_key
 from art.errors import ARTError, ConfigurationError, NotRegisteredError
 from art.process.imports import import_lock
 from art.rollout_tasks import rollout_scope
+from art.tracking.folders import stored_name
 from art.trajectories import Trajectory
 from art.wire.message_identity import prefix_keys
 from art.wire.nested import HiddenKey
@@ -186,7 +187,7 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
         self.rollout_id = uuid4().hex if rollout_id is None else rollout_id
         self._asked = _request(
             project=model.project,
-            name=model.name,
+            name=stored_name(model),
             rollout_id=self.rollout_id,
             aliases=aliases,
             allow_base=allow_base,

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-from art.compat.import_paths import PATHS, Names
+from art.compat.import_paths import NEWER_NAMES, PATHS, Names
 from art.errors import NotBuiltError
 
 
@@ -151,6 +151,12 @@ class CallableModule(NamesModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__wrapped__(*args, **kwargs)
+
+
+def newer_name(name: str) -> Unbuilt | None:
+    """A stand-in for a name that `art` has in later releases of the library; None for any other."""
+    instead = NEWER_NAMES.get(name)
+    return None if instead is None else Unbuilt(f"art.{name}", instead)
 
 
 class Unbuilt:

@@ -15,6 +15,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+_CAPTURE = "`async with art.rollout(model)` and `art.capture_auto_trajectory` record the calls of an agent"
+_BY_THE_SERVER = "the server keeps the sampled tokens, and `await art.rollout(model).refresh()` gives them"
+_RANKS = "several processes train together with `server_options={'trainer': {'ranks': N}}` of LocalBackend"
+_METRICS = "`art.Model(report_metrics=[...])` chooses trackers, which get every metric by its own name"
+NEWER_NAMES: Mapping[str, str] = {
+    "trajectory": _CAPTURE,
+    "current_trajectory": _CAPTURE,
+    "no_capture": _CAPTURE,
+    "trajectory_group": "`await art.TrajectoryGroup(coroutines)` makes a group",
+    "tokenize": _BY_THE_SERVER,
+    "tensorize": _BY_THE_SERVER,
+    "get_tokenizer": "`transformers.AutoTokenizer` loads the tokenizer of a base model",
+    "PipelineAutotuneConfig": "give `PipelineTrainer` its numbers by `PipelineRuntimeConfig`",
+    "LocalServingUnavailableError": "`art.errors.WorkerError` says that an engine does not serve",
+    "MegatronRuntimeConfig": _RANKS,
+    "MegatronTopologyConfig": _RANKS,
+    "get_megatron_runtime_config": _RANKS,
+    "init_megatron_runtime_config": _RANKS,
+    "MetricDefinition": _METRICS,
+    "PIPELINE_RL_METRIC_DEFINITIONS": _METRICS,
+    "PIPELINE_RL_DASHBOARD_DEFAULT_METRICS": _METRICS,
+    "PIPELINE_RL_SCORE_METRICS": _METRICS,
+}
+"""Names that `art` has in later releases of the library, and has not here -> what to use instead."""
+
 
 class Names(NamedTuple):
     """The names in a module of an older path."""

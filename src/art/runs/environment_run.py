@@ -36,6 +36,7 @@ from art.runs.training_run import (
     runs_root,
     serve_model,
 )
+from art.tracking.folders import stored_name
 from art.tracking.rollout_figures import scores
 from art.trajectories import Trajectory
 
@@ -286,7 +287,7 @@ class EnvironmentRun:
             options=self._options,
             evaluations=self._evaluations(outcome.step),
             base_model=model.base_model,
-            model=f"{model.project}/{model.name}",
+            model=f"{model.project}/{stored_name(model)}",
             step=outcome.step,
             steps=outcome.steps,
             comparison=outcome.comparison,

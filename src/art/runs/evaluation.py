@@ -167,14 +167,15 @@ def stored_model(named: NamedModel, data_dir: Path) -> art.TrainableModel[Any, A
     saved = saved if saved and saved.get("base_model") else described_by(registration or {})
     config = saved.get("config")
     return art.TrainableModel(
-        name=named.name,
+        name=saved.get("name") or named.name,
+        run_name=named.name if saved.get("run_name") else None,
         project=named.project,
         base_model=saved["base_model"],
         config=None if config is None else RootModel[Any](config),
         base_path=str(data_dir),
         report_metrics=saved.get("report_metrics"),
         _internal_config=saved.get("_internal_config"),
-        **{name: saved[name] for name in ("entity", "id", "run_id", "run_name") if saved.get(name)},
+        **{name: saved[name] for name in ("entity", "id", "run_id") if saved.get(name)},
     )
 
 

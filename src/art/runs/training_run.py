@@ -31,6 +31,7 @@ from art.runs.folder import (
     mean_reward,
 )
 from art.runs.loop import EvaluationLog, ScoredGroups, TrainingLoop
+from art.tracking.folders import stored_name
 from art.trajectories import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -236,8 +237,8 @@ class TrainingRun(Generic[Task]):
         model = self.rollouts.model
         if await model.get_step() != step:
             raise ConfigurationError(
-                f"{model.project}/{model.name} has been trained already, but {str(self.folder.path)!r} has "
-                "no rollouts of before: give this run another name"
+                f"{model.project}/{stored_name(model)} has been trained already, but "
+                f"{str(self.folder.path)!r} has no rollouts of before: give this run another name"
             )
         size = self.rollouts.limits.eval_group_size
         groups = await self.rollouts.groups(self.test, size, what=f"evaluating step {step}", seeded=True)

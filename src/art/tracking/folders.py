@@ -47,9 +47,16 @@ def get_output_dir_from_model_properties(project: str, name: str, art_path: str 
     return str(Path(get_models_dir(project, art_path)) / name)
 
 
+def stored_name(model: AnyModel) -> str:
+    """The name of a model's folder, registration and checkpoints: its run's, where it has one."""
+    return model.run_name or model.name
+
+
 def get_model_dir(model: AnyModel, art_path: str | None = None) -> str:
     """The folder of a model; without `art_path` it is under the model's own `base_path`."""
-    return get_output_dir_from_model_properties(model.project, model.name, art_path or model.base_path)
+    return get_output_dir_from_model_properties(
+        model.project, stored_name(model), art_path or model.base_path
+    )
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,9 @@ def get_step_from_dir(output_dir: str) -> int:
 
 def get_model_step(model: AnyTrainableModel, art_path: str) -> int:
     """The newest checkpoint of a model under `art_path`, as its files say; 0 where there is none."""
-    return get_step_from_dir(get_output_dir_from_model_properties(model.project, model.name, art_path))
+    return get_step_from_dir(
+        get_output_dir_from_model_properties(model.project, stored_name(model), art_path)
+    )
 
 
 PATIENCE_SECONDS = 120.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from art.tracking.folders import stored_name
 from art.wire.nested import without_keys
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def run_facts(model: AnyModel, training: Mapping[str, Any]) -> dict[str, Any]:
     facts = {
         "version": _installed_version(),
         "project": model.project,
-        "model": model.name,
+        "model": stored_name(model),
         "run_name": model.run_name,
         "base_model": getattr(model, "base_model", None),
         "config": to_jsonable_python(model.config, fallback=repr, serialize_unknown=True),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError, TrajectoryLogError, require_extra
 from art.gather import gather_trajectories
-from art.tracking.folders import ModelPaths, get_models_dir
+from art.tracking.folders import ModelPaths, get_models_dir, stored_name
 from art.tracking.model_files import read_history
 from art.tracking.names import STEP_COLUMN, route
 from art.tracking.rollout_figures import scores
@@ -359,8 +359,8 @@ def _pull_files(model: Model[Any, Any], bucket: str | None, prefix: str | None) 
     from art.client.storage.bucket_store import Store, model_folder, model_url
     from art.process.files import write_whole
 
-    folder = model_folder(model.base_path, model.project, model.name)
-    store = Store(model_url(model.project, model.name, bucket=bucket, prefix=prefix))
+    folder = model_folder(model.base_path, model.project, stored_name(model))
+    store = Store(model_url(model.project, stored_name(model), bucket=bucket, prefix=prefix))
 
     def pull(path: str) -> str | None:
         target, content = folder / path, store.read(path)

@@ -13,6 +13,7 @@ from art.client.backends.local_backend import store_of
 from art.errors import CheckpointMissingError, ConfigurationError
 from art.extensions import PUBLISHER, load_extension
 from art.process.environment import BACKUP_BUCKET, variable
+from art.tracking.folders import stored_name
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
@@ -62,11 +63,11 @@ async def pull_model_checkpoint(
 
     if not (step is None or step == "latest" or (isinstance(step, int) and step >= 0)):
         raise ConfigurationError(f"step={step!r}: it is a number, 'latest' or None")
-    folder = self._folder(model.project, model.name)
+    folder = self._folder(model.project, stored_name(model))
     wanted_step = step if isinstance(step, int) else None
     if wanted_step is None:
         backed_up = s3_bucket or variable(BACKUP_BUCKET)
-        place = (model.project, model.name, s3_bucket, prefix)
+        place = (model.project, stored_name(model), s3_bucket, prefix)
         store = await asyncio.to_thread(store_of, *place) if backed_up else None
         wanted_step = await asyncio.to_thread(newest_of, folder, store)
     if wanted_step not in local_steps(folder):
@@ -76,7 +77,7 @@ async def pull_model_checkpoint(
                 f"bucket is given. Available steps: {list(local_steps(folder))}"
             )
         wanted = Wanted(step=wanted_step, side_files=False)
-        await self._pull(model.project, model.name, wanted, s3_bucket, prefix, verbose)
+        await self._pull(model.project, stored_name(model), wanted, s3_bucket, prefix, verbose)
     checkpoint = local_steps(folder)[wanted_step]
     if local_path is None:
         return str(checkpoint)
@@ -115,7 +116,7 @@ async def pull_from_s3(
         exclude=tuple(exclude or ()),
     )
     try:
-        await self._pull(model.project, model.name, wanted, s3_bucket, prefix, verbose)
+        await self._pull(model.project, stored_name(model), wanted, s3_bucket, prefix, verbose)
     except CheckpointMissingError as error:
         if wanted.step is not None:
             raise
@@ -158,7 +159,7 @@ async def deploy(
             )
         )
     else:
-        folder = local_checkpoint(self._folder(model.project, model.name), step)
+        folder = local_checkpoint(self._folder(model.project, stored_name(model)), step)
     job: LoRADeploymentJob = await load_extension(PUBLISHER, "deploy")(
         model,
         folder,

@@ -29,7 +29,7 @@ from art.errors import (
     require_extra,
 )
 from art.process.imports import import_lock
-from art.tracking.folders import NamedModel, find_model
+from art.tracking.folders import NamedModel, find_model, stored_name
 from art.tracking.model_files import choose_step, read_json
 from art.wire.models import (
     ADAPTER_CONFIG_FILE,
@@ -118,7 +118,7 @@ def find_named(model: str | AnyModel, data_dir: str | Path | None) -> NamedModel
     """Returns the model and its files. Raises ConfigurationError."""
     if isinstance(model, str):
         return find_model(model, Path(data_dir or ".art"))
-    return find_model(f"{model.project}/{model.name}", Path(data_dir or model.base_path))
+    return find_model(f"{model.project}/{stored_name(model)}", Path(data_dir or model.base_path))
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from art.compat.older_method import OlderMethod
 from art.errors import ARTError, ConfigurationError, require_extra
 from art.process.files import create_private, make_private_folder
 from art.process.running_server import SERVER_OPTIONS
+from art.tracking.folders import stored_name
 from art.tracking.model_files import delete_logs, write_model_file
 from art.tracking.progress import open_progress
 from art.tracking.trajectory_migration import auto_migrate_on_register
@@ -155,7 +156,9 @@ class LocalBackend(RemoteBackend):
         Logs and checkpoints that an older program left there are brought into today's layout first.
         """
         model.base_path = str(self._path)
-        await asyncio.to_thread(auto_migrate_on_register, model_folder(self._path, model.project, model.name))
+        await asyncio.to_thread(
+            auto_migrate_on_register, model_folder(self._path, model.project, stored_name(model))
+        )
         await super().register(model)
         write_model_file(model)
 
@@ -199,8 +202,8 @@ class LocalBackend(RemoteBackend):
         from art.client.storage.bucket_push import push_model
 
         # Opened beside the event loop: the first one loads the library of its kind of bucket.
-        folder = self._folder(model.project, model.name)
-        store = await asyncio.to_thread(store_of, model.project, model.name, bucket, prefix)
+        folder = self._folder(model.project, stored_name(model))
+        store = await asyncio.to_thread(store_of, model.project, stored_name(model), bucket, prefix)
         return await _in_thread(
             store,
             f"push {model.name}" if verbose else None,
@@ -230,7 +233,7 @@ class LocalBackend(RemoteBackend):
         from art.client.storage.bucket_pull import Wanted
 
         wanted = Wanted(step=step, newest=latest_only, delete=delete, exclude=tuple(exclude))
-        return await self._pull(model.project, model.name, wanted, bucket, prefix, verbose)
+        return await self._pull(model.project, stored_name(model), wanted, bucket, prefix, verbose)
 
     async def _pull(
         self,

@@ -41,6 +41,7 @@ from art.compat.older_method import OlderMethod
 from art.errors import ARTError, ConfigurationError, NotFoundError
 from art.process.in_use import InUse
 from art.process.interrupt import ShortCancellation
+from art.tracking.folders import stored_name
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
 from art.tracking.progress import open_phases, show_log
 from art.tracking.run_facts import training_settings
@@ -82,7 +83,7 @@ _PINNED: ContextVar[Mapping[ModelKey, int]] = ContextVar("pinned steps", default
 
 def pinned_step(model: AnyModel) -> int | None:
     """The step that this context is to sample from; None: the newest."""
-    return _PINNED.get().get((model.project, model.name))
+    return _PINNED.get().get((model.project, stored_name(model)))
 
 
 PAGES_LINK_S = 20.0
@@ -144,8 +145,8 @@ class RemoteBackend:
         with open_phases(model.name) as begin_phase, ShortCancellation():
             await self._start_server(begin_phase)
             info = await register_model(self._connection, request, begin_phase, resume=self.resumes_jobs)
-        self._registered[model.project, model.name] = request
-        self._without_left_jobs.discard((model.project, model.name))
+        self._registered[model.project, stored_name(model)] = request
+        self._without_left_jobs.discard((model.project, stored_name(model)))
         url, key = await self._address()
         model.inference_base_url, model.inference_api_key = f"{url}/v1", key
         model.inference_model_name = info.inference_name
@@ -223,7 +224,7 @@ class RemoteBackend:
         warn_identical(info.sheet, info.metrics, model.name, info.step, self._told_identical)
         warn_one_seed(info.metrics, model.name, info.step, self._told_seeds)
         warn_rate(request.optimizer.learning_rate, info.metrics, model.name, self._told_rate)
-        self._watches[model.project, model.name].warn(info, request.groups, model.name)
+        self._watches[model.project, stored_name(model)].warn(info, request.groups, model.name)
         result = self._trained(info)
         if not chosen["save_checkpoint"]:
             result.checkpoint_path = None
@@ -240,7 +241,7 @@ class RemoteBackend:
     ) -> None:
         """The step's line in the log, with the seconds since the model's step before."""
         show_log()
-        key, now = (model.project, model.name), time.monotonic()
+        key, now = (model.project, stored_name(model)), time.monotonic()
         before = self._step_ended.get(key)
         self._step_ended[key] = now
         step_s = None if before is None else now - before
@@ -319,7 +320,7 @@ class RemoteBackend:
             with self._followed_jobs.using(job_id), ShortCancellation():
                 yield
         except BaseException:
-            self._without_left_jobs.discard((model.project, model.name))
+            self._without_left_jobs.discard((model.project, stored_name(model)))
             raise
 
     async def get_step(self, model: AnyTrainableModel) -> int:
@@ -329,7 +330,7 @@ class RemoteBackend:
         `train` that were interrupted. A job that a call is waiting for is not waited for here, and a backend
         that resumes no jobs waits for none. Raises DeadlineError for a job that does not end.
         """
-        key = model.project, model.name
+        key = model.project, stored_name(model)
         info = await self._connection.call("GET", model_path(model), ModelInfo)
         left = [job_id for job_id in info.unfinished_jobs if job_id not in self._followed_jobs]
         if left and self.resumes_jobs and key not in self._without_left_jobs:
@@ -377,7 +378,7 @@ class RemoteBackend:
         Logs on this machine stay. dry_run: delete nothing. Raises NotFoundError when it is not registered,
         RequestError while a training job of it is unfinished.
         """
-        key = model if isinstance(model, str) else f"{model.project}/{model.name}"
+        key = model if isinstance(model, str) else f"{model.project}/{stored_name(model)}"
         found = find_summary(key, await self.list_models())
         if not dry_run:
             # Gone at the second asking means that the first was heard and its reply lost.
@@ -418,10 +419,11 @@ class RemoteBackend:
         """Returns the name to send as `model`: this step's name, else that of the step leased in this
         context, else the one that always means the newest.
         """
-        name = model.inference_model_name or model.name
-        if any(other == model.name and project != model.project for project, other in self._registered):
+        own = stored_name(model)
+        name = model.inference_model_name or own
+        if any(other == own and project != model.project for project, other in self._registered):
             # The bare name was given while it was the only one; now the server refuses it as ambiguous.
-            name = f"{model.project}/{model.name}" if name == model.name and model.trainable else name
+            name = f"{model.project}/{own}" if name == own and model.trainable else name
         step = pinned_step(model) if step is None else step
         return name if step is None else f"{name}@{step}"
 
@@ -430,7 +432,7 @@ class RemoteBackend:
         """`async with backend.adapter_lease(model, 3)`: inside, in this task and those it starts,
         `model.get_inference_name()` is step 3's, and no call of this backend deletes or unloads that step.
         """
-        key = model.project, model.name
+        key = model.project, stored_name(model)
         token = _PINNED.set({**_PINNED.get(), key: step})
         try:
             with self._in_use.using((key, step)):
@@ -440,7 +442,7 @@ class RemoteBackend:
 
     def _with_used(self, model: AnyModel, steps: Iterable[int]) -> list[int]:
         """The steps, and those of the model that are in use; sorted."""
-        key = model.project, model.name
+        key = model.project, stored_name(model)
         return sorted({step for used, step in self._in_use if used == key}.union(steps))
 
     async def prune_model_adapters(self, model: AnyModel, retain_steps: Iterable[int]) -> list[int]:

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from art import errors
 from art.errors import BackendClosedError, NodeLostError, OverloadedError, ServerUnreachableError, WorkerError
 from art.process.interrupt import ShortCancellation
+from art.tracking.folders import stored_name
 from art.wire.models import ErrorBody
 from art.wire.records import read_reply
 
@@ -101,7 +102,7 @@ def _body(response: httpx.Response) -> ErrorBody:
 
 def model_path(model: AnyModel) -> str:
     """The route of a model; others lie below it."""
-    return named_path(model.project, model.name)
+    return named_path(model.project, stored_name(model))
 
 
 def named_path(project: str, name: str) -> str:

@@ -30,6 +30,7 @@ from art.client.options.foreign_options import (
     read_options,
 )
 from art.errors import ARTError, ConfigurationError
+from art.tracking.folders import stored_name
 from art.wire.models import REGISTER_AND_RESUME, SHORTEST_KEY, ModelInfo, RegisterRequest
 from art.wire.records import Bits, first_flaw, quantized_name
 from art.wire.training import LoraSpec, OptimizerSpec
@@ -348,7 +349,7 @@ def register_request(model: AnyTrainableModel, server: ServerConfig) -> Register
     lengths = [length for length in (settings.max_context, server.max_context) if length is not None]
     return RegisterRequest(
         project=model.project,
-        name=model.name,
+        name=stored_name(model),
         base_model=quantized_name(model.base_model, settings.bits),
         lora=settings.lora,
         seed=settings.seed,

@@ -18,6 +18,7 @@ from art.rewards.llm.channel import Channel
 from art.runs.folder import AboveZero, Count, JudgedRunFolder, Share, TaskSettings
 from art.runs.report import RunReport, channel_costs, quoted
 from art.runs.training_run import OnProgress, TaskRollouts, TrainingRun
+from art.tracking.folders import stored_name
 from art.trajectories import Trajectory
 from art_extensions.scenarios.autorl.preparation import (
     DEFAULT_SIMILARITY,
@@ -309,7 +310,7 @@ class AutoRLRun:
         report = AutoRLReport(
             task=self.task,
             base_model=model.base_model,
-            model=f"{model.project}/{model.name}",
+            model=f"{model.project}/{stored_name(model)}",
             step=outcome.step,
             inputs=inputs,
             wanted=(self.settings.num_train, self.settings.num_test),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
 from art.runs.training_run import answer_cache_in, keep_budget, model_to_train, runs_root, serve_model
+from art.tracking.folders import stored_name
 from art_extensions.scenarios.autorl.autorl_run import AutoRLFolder, AutoRLRun, AutoRLSettings, GivenTexts
 from art_extensions.scenarios.autorl.preparation import GENERATOR_SOURCE
 from art_extensions.scenarios.generator import DEFAULT_GENERATOR, generator_channel
@@ -69,7 +70,7 @@ async def train(
     """
     begin = time.monotonic()
     if model is not None:
-        name, project, path = model.name, model.project, path or model.base_path
+        name, project, path = stored_name(model), model.project, path or model.base_path
     root = runs_root(path)
     shared: dict[str, Any] = {"cache": cache or answer_cache_in(root), "budget": budget}
     trained = _base_of(model, base_model)

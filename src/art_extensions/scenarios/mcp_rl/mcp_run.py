@@ -15,6 +15,7 @@ from art.errors import ConfigurationError
 from art.runs.folder import JudgedRunFolder
 from art.runs.report import Costs, RunReport, channel_costs
 from art.runs.training_run import TASK_METADATA, OnProgress, TaskRollouts, TrainingRun
+from art.tracking.folders import stored_name
 from art.trajectories import Trajectory, TrajectoryGroup
 from art_extensions.scenarios.generator import generator_channel
 from art_extensions.scenarios.judges import Candidate, Judges, judges_of
@@ -268,7 +269,7 @@ class McpRun:
         report = McpReport(
             server=parse_server(self._server).label,
             base_model=model.base_model,
-            model=f"{model.project}/{model.name}",
+            model=f"{model.project}/{stored_name(model)}",
             step=outcome.step,
             scenarios=made,
             steps=outcome.steps,
