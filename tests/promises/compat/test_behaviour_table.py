@@ -176,7 +176,7 @@ def test_unknown_arguments():
     class Fresh(art.Trajectory):
         pass
 
-    # Ours says so, once for each name; of `Trajectory` itself it is an error: a misspelt reward would be lost.
+    # Ours says so, once for each name; of `Trajectory` itself it is an error: a reward would be lost.
     with pytest.warns(UserWarning, match="foo"):
         assert not hasattr(Fresh(foo=1), "foo")
     with warnings.catch_warnings():
