@@ -65,6 +65,15 @@ def row_of(world: Any, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"messages": weighed, **({"tools": world.tools} if world.tools else {})}
 
 
+def row_of_rollout(trajectory: art.Trajectory) -> dict[str, Any]:
+    """Returns a rollout as a row to fine-tune on: what was not sampled is not trained on."""
+    weighed = [
+        dict(one) if one["role"] != "assistant" or is_choice(item) else {**one, "weight": 0}
+        for one, item in zip(trajectory.messages(), trajectory.messages_and_choices, strict=True)
+    ]
+    return {"messages": weighed, **({"tools": trajectory.tools} if trajectory.tools else {})}
+
+
 def tokens_of(trajectory: art.Trajectory) -> int:
     """Returns how many tokens were sampled for a rollout."""
     turns = [item for item in trajectory.messages_and_choices if is_choice(item)]

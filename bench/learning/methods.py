@@ -30,7 +30,7 @@ from art.environments.adapters.environment import NamedEnvironment, Scenario
 from art.environments.adapters.scenario_sampler import ScenarioSampler
 from art.runs.evaluation import pass_at_k
 from bench.learning.cells import Cell, Measured, Point, estimate_of
-from bench.learning.example_tasks import PROMPTS, ExampleTask, row_of, tokens_of
+from bench.learning.example_tasks import PROMPTS, ExampleTask, row_of, row_of_rollout, tokens_of
 
 EVALUATIONS = 3
 """On the way and at the end."""
@@ -228,6 +228,8 @@ async def learn_by_rejection(learner: Learner) -> Measured:
         winners = [max(group, key=lambda one: float(one.reward)) for group in rolled_out]
         rows = [
             row_of(world.world(scenario), winner.messages())
+            if hasattr(world, "world")
+            else row_of_rollout(winner)
             for scenario, winner in zip(scenarios, winners, strict=True)
             if winner.metrics[learner.task.score]
         ]

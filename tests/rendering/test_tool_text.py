@@ -138,7 +138,8 @@ def test_any_turn_is_said_read_and_gone_on_from_exactly(
     assert [call.name for call in read.tool_calls] == [name for name, _ in spelled]
     for call, (_, written), (_, value, *_) in zip(read.tool_calls, spelled, calls, strict=True):
         assert json.loads(call.arguments) == value
-        assert call.arguments == written or "<" in written  # what spells a token is written anew
+        # What may be a part of a special token, such as <|im_end|> or [PAD], is written anew.
+        assert call.arguments == written or any(mark in written for mark in "<[]")
     new = [result(n, text) for n, text in enumerate(results)]
     bridged = chat.bridge(prompt, reply, new, TOOLS)
     assert bridged is not None and bridged[: len(prompt) + len(reply)] == prompt + reply
