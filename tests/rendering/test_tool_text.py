@@ -138,7 +138,7 @@ def test_any_turn_is_said_read_and_gone_on_from_exactly(
     assert [call.name for call in read.tool_calls] == [name for name, _ in spelled]
     for call, (_, written), (_, value, *_) in zip(read.tool_calls, spelled, calls, strict=True):
         assert json.loads(call.arguments) == value
-        # What may be a part of a special token, such as <|im_end|> or [PAD], is written anew.
+        # What may be a part of a special token, such as <|im_end|>, [BOS] or ]~b], is written anew.
         assert call.arguments == written or any(mark in written for mark in "<[]")
     new = [result(n, text) for n, text in enumerate(results)]
     bridged = chat.bridge(prompt, reply, new, TOOLS)
