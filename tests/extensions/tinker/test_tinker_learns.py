@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
-from tinker_service import PYTHON, ROOT, Service, serving, with_sdk
+from tinker_service import DONE, PYTHON, ROOT, Service, serving, with_sdk
 
 GUIDE = ROOT / "docs" / "guides" / "tinker.md"
 pytestmark = with_sdk
@@ -33,14 +33,15 @@ def run_guide(service: Service, changes: Mapping[str, str] | None = None) -> lis
         timeout=400,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:] + service.log.read_text()[-3000:]
-    return [float(line.split()[1]) for line in done.stdout.splitlines()]
+    assert done.returncode in DONE, done.stderr[-3000:] + service.log.read_text()[-3000:]
+    rewards = [float(line.split()[1]) for line in done.stdout.splitlines()]
+    assert len(rewards) == 12
+    return rewards
 
 
 def test_the_program_of_the_guide_learns(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as service:
         rewards = run_guide(service)
-    assert len(rewards) == 12
     assert rewards[0] < 0.6 and fmean(rewards[-3:]) > 0.8
 
 

@@ -19,6 +19,10 @@ from waiting import eventually
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / os.environ.get("ART_TEST_TINKER", ".venv-tinker") / "bin" / "python"
 """`make test-tinker-newest` names another environment."""
+DONE = (0, -signal.SIGABRT)
+"""How a program that did everything ends: daemon threads of the SDK can abort an interpreter on its way out,
+after its output was written. So each test says what a whole output is.
+"""
 MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
 with_sdk = [
     pytest.mark.slow,
