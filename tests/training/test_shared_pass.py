@@ -239,3 +239,13 @@ async def test_with_turns_each_is_to_the_last_bit_what_it_is_alone() -> None:
     for number, batch in enumerate(batches):
         alone.train(*batch)
         assert torch.equal(gradient(made, number), gradient(alone, number))
+
+
+async def test_a_defect_in_a_shared_pass_leaves_no_reader_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(made: Trainer, batches: Sequence[AskedBatch]) -> list[dict[str, float]]:
+        raise KeyError("a defect")
+
+    made = counting(2)
+    monkeypatch.setattr(CountingTrainer, "train_together", broken)
+    events = await answered(WaitingJobs(shared_passes=True), made, *(asked(n, games(n)) for n in range(2)))
+    assert made.passes == [["m0"], ["m1"]] and [event.type for event in events] == ["result"] * 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from safetensors.numpy import load as load_arrays
@@ -116,24 +116,29 @@ class AddedGradients:
     @asynccontextmanager
     async def _shared_turn(self, served: ServedModel) -> AsyncIterator[TrainedModel]:
         """The model in the trainer, which others use too inside the block."""
-        try:
+        with _as_refusals():
             async with served.shared_turn():
                 yield await served.workers.trainers.open(served.model, served.checkpoints)
-        except GradientsLostError as error:
-            raise RequestError(str(error), status=409, code=GRADIENTS_LOST) from error
-        except (TrainingError, TokenMismatchError) as error:
-            raise RequestError(str(error), status=409, code="batch_refused") from error
 
     @asynccontextmanager
     async def _turn(self, served: ServedModel) -> AsyncIterator[TrainedModel]:
         """The model in the trainer, which is this model's inside the block."""
-        async with served.its_turn():
-            try:
+        with _as_refusals():
+            async with served.its_turn():
                 opened = await served.workers.trainers.open(served.model, served.checkpoints)
-                await served.workers.rest()
-                yield opened
-            finally:
-                await served.workers.wake()
+                async with served.workers.resting():
+                    yield opened
+
+
+@contextmanager
+def _as_refusals() -> Iterator[None]:
+    """Refuses the request where the trainer refuses what it asks for."""
+    try:
+        yield
+    except GradientsLostError as error:
+        raise RequestError(str(error), status=409, code=GRADIENTS_LOST) from error
+    except (TrainingError, TokenMismatchError) as error:
+        raise RequestError(str(error), status=409, code="batch_refused") from error
 
 
 async def _make_step(served: ServedModel, opened: TrainedModel, asked: MakeStepRequest) -> MadeStep:

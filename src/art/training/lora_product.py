@@ -48,43 +48,7 @@ class Segments:
 
 
 class _LoraProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x_TI: Tensor,
-        weight_OI: Tensor,
-        bias_O: Tensor | None,
-        down_RI: Tensor,
-        up_OR: Tensor,
-        scaling: float,
-    ) -> Tensor:
-        out_TO = torch.nn.functional.linear(x_TI, weight_OI, bias_O)
-        low_TR = x_TI @ down_RI.to(x_TI.dtype).T
-        out_TO.addmm_(low_TR, up_OR.to(x_TI.dtype).T, alpha=scaling)
-        ctx.scaling = scaling
-        ctx.save_for_backward(x_TI, low_TR, weight_OI, down_RI, up_OR)
-        return out_TO
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_TO: Tensor) -> tuple[Tensor | None, ...]:
-        x_TI, low_TR, weight_OI, down_RI, up_OR = ctx.saved_tensors
-        adapter_dtype = down_RI.dtype
-        down_RI, up_OR = down_RI.to(x_TI.dtype), up_OR.to(x_TI.dtype)
-        low_grad_TR = (grad_TO @ up_OR).mul_(ctx.scaling)
-        x_grad_TI = None
-        if ctx.needs_input_grad[0]:
-            x_grad_TI = (grad_TO @ weight_OI).addmm_(low_grad_TR, down_RI)
-        down_grad_RI = up_grad_OR = None
-        if ctx.needs_input_grad[3]:
-            down_grad_RI = (low_grad_TR.T @ x_TI).to(adapter_dtype)
-        if ctx.needs_input_grad[4]:
-            up_grad_OR = (grad_TO.T @ low_TR).to(adapter_dtype).mul_(ctx.scaling)
-        return x_grad_TI, None, None, down_grad_RI, up_grad_OR, None
-
-
-class _SegmentedProduct(torch.autograd.Function):
-    """`_LoraProduct` with an adapter for each segment. Of each segment: its tokens, scaling, down and up."""
+    """A layer and the LoRA of each segment; of each of these: its tokens and scaling, and its down and up."""
 
     @staticmethod
     def forward(
@@ -109,17 +73,18 @@ class _SegmentedProduct(torch.autograd.Function):
     def backward(ctx: Any, grad_TO: Tensor) -> tuple[Tensor | None, ...]:
         x_TI, weight_OI, *saved = ctx.saved_tensors
         lows, downs_ups = saved[: len(ctx.spans)], saved[len(ctx.spans) :]
+        needed = zip(ctx.needs_input_grad[4::2], ctx.needs_input_grad[5::2], strict=True)
         x_grad_TI = grad_TO @ weight_OI if ctx.needs_input_grad[0] else None
-        grads: list[Tensor] = []
-        for (tokens, scaling), low_TR, (down_RI, up_OR) in zip(
-            ctx.spans, lows, _pairs(downs_ups), strict=True
+        grads: list[Tensor | None] = []
+        for (tokens, scaling), low_TR, (down_RI, up_OR), (needs_down, needs_up) in zip(
+            ctx.spans, lows, _pairs(downs_ups), needed, strict=True
         ):
-            own_grad_TO = grad_TO[tokens]
+            own_x_TI, own_grad_TO = x_TI[tokens], grad_TO[tokens]
             low_grad_TR = (own_grad_TO @ up_OR.to(x_TI.dtype)).mul_(scaling)
             if x_grad_TI is not None:
                 x_grad_TI[tokens].addmm_(low_grad_TR, down_RI.to(x_TI.dtype))
-            grads.append((low_grad_TR.T @ x_TI[tokens]).to(down_RI.dtype))
-            grads.append((own_grad_TO.T @ low_TR).to(up_OR.dtype).mul_(scaling))
+            grads.append((low_grad_TR.T @ own_x_TI).to(down_RI.dtype) if needs_down else None)
+            grads.append((own_grad_TO.T @ low_TR).to(up_OR.dtype).mul_(scaling) if needs_up else None)
         return x_grad_TI, None, None, None, *grads
 
 
@@ -138,27 +103,19 @@ def join_products(causal_lm: torch.nn.Module, segments: Segments) -> None:
 
 
 def _forward(module: LoraLinear, segments: Segments, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    if segments.of_pass:
-        return _segmented_forward(module, segments.of_pass, x)
-    name = None if args or kwargs else _only_adapter(module)
-    if name is None or x.dtype != module.base_layer.weight.dtype or not is_plain(module, name):
-        return LoraLinear.forward(module, x, *args, **kwargs)
-    base, down, up = module.base_layer, module.lora_A[name], module.lora_B[name]
+    base, computing = module.base_layer, segments.of_pass
     flat_TI = x.reshape(-1, x.shape[-1])
-    scaling = float(module.scaling[name])
-    out_TO = _LoraProduct.apply(flat_TI, base.weight, base.bias, down.weight, up.weight, scaling)
-    return out_TO.view(*x.shape[:-1], -1)
-
-
-def _segmented_forward(module: LoraLinear, segments: Sequence[Segment], x: Tensor) -> Tensor:
-    base = module.base_layer
-    own = [one for one in segments if one.adapter in module.lora_A]
+    if not computing:
+        name = None if args or kwargs else _only_adapter(module)
+        if name is None or x.dtype != base.weight.dtype or not is_plain(module, name):
+            return LoraLinear.forward(module, x, *args, **kwargs)
+        computing = (Segment(name, 0, len(flat_TI)),)
+    elif len(flat_TI) != computing[-1].stop:
+        raise NotSharedError("a layer reads some of the pass's tokens only")  # one of several experts
+    own = [one for one in computing if one.adapter in module.lora_A]
     spans = [(slice(one.start, one.stop), float(module.scaling[one.adapter])) for one in own]
     weights = [part[one.adapter].weight for one in own for part in (module.lora_A, module.lora_B)]
-    flat_TI = x.reshape(-1, x.shape[-1])
-    if len(flat_TI) != segments[-1].stop:
-        raise NotSharedError("a layer reads some of the pass's tokens only")  # one of several experts
-    out_TO = _SegmentedProduct.apply(flat_TI, base.weight, base.bias, spans, *weights)
+    out_TO = _LoraProduct.apply(flat_TI, base.weight, base.bias, spans, *weights)
     return out_TO.view(*x.shape[:-1], -1)
 
 

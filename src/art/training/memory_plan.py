@@ -180,18 +180,8 @@ def storage_address(tensor: torch.Tensor) -> int:
 
 def _chain(tokens: int, vocabulary: int) -> MicroBatch:
     """One row of any ids; nothing of it is trained."""
-    none, depth_T = np.zeros(0, np.int64), np.arange(tokens)
-    return MicroBatch(
-        tokens_T=depth_T % vocabulary,
-        depth_T=depth_T,
-        end_T=np.full(tokens, tokens),
-        repeated=0,
-        predictor_P=none,
-        target_predictor_N=none,
-        target_id_N=none,
-        entry_E=none,
-        entry_target_E=none,
-    )
+    depth_T = np.arange(tokens)
+    return MicroBatch.unscored(depth_T % vocabulary, depth_T, np.full(tokens, tokens))
 
 
 LOG = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ Letters: T = tokens of a pass, E = loss entries.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -19,14 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from art.errors import TrainingError
 from art.training.lora_product import NotSharedError, Segment
-from art.training.minibatches import Ints
-from art.training.optimizer import earlier_gradients, has_finite_gradient
+from art.training.optimizer import earlier_gradients
 from art.training.packing.runs import MicroBatch
 from art.training.policy import Policy
-from art.training.step import BatchStep
-from art.training.tally import Progress, Tally, TokenColumns, TokenRecord
+from art.training.step import AddedBatch, BatchStep
+from art.training.tally import Progress, TokenColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -54,6 +51,9 @@ def add_gradients_together(
         for batch in batches:
             keep_new = batch.step.request.gradient == "add"
             earlier.enter_context(earlier_gradients(batch.step.learner.optimizer, keep_new=keep_new))
+        for batch in batches:
+            if not batch.step.needs_one_pass(token_budget):
+                raise NotSharedError("a batch needs several passes")
         parts = [_Part(batch, token_budget) for batch in batches]
         for pieces in _passes(parts, token_budget):
             _accumulate(policy, pieces, segmented)
@@ -62,29 +62,14 @@ def add_gradients_together(
     return [part.finish() for part in parts]
 
 
-class _Part:
-    """One batch in the making."""
+class _Part(AddedBatch):
+    """One batch in the making, cut into its micro-batches."""
 
     def __init__(self, batch: SharedBatch, token_budget: int) -> None:
-        step = self.step = batch.step
-        self.adapter, self.backward = batch.adapter, step.request.gradient == "add"
-        everything: Ints = np.arange(len(step.entries), dtype=np.int64)
-        if not step.needs_one_pass(everything, token_budget):
-            raise NotSharedError("a batch needs several passes")
-        step.prepare()
-        self.record: TokenRecord = step.record([everything])
-        self.tally = Tally(1, batch.progress, self.record)
-        self.micro_batches = [
-            micro for _, micro in step.begin_update(everything, self.tally, token_budget).micro_batches
-        ]
-
-    def check_finite(self) -> None:
-        if not math.isfinite(self.tally.loss) or not has_finite_gradient(self.step.learner.optimizer):
-            raise TrainingError("a loss or a gradient is not finite")
-
-    def finish(self) -> tuple[dict[str, float], TokenColumns | None]:
-        self.tally.updated(None)
-        return self.tally.metrics(0.0), self.record.arrays(self.step.columns.advantage_E)
+        super().__init__(batch.step, batch.progress)
+        self.adapter = batch.adapter
+        share = self.step.begin_update(self.everything_E, self.tally, token_budget)
+        self.micro_batches = [micro for _, micro in share.micro_batches]
 
 
 class _Piece(NamedTuple):
@@ -137,15 +122,8 @@ def _accumulate(
 
 def _joined(pieces: Sequence[_Piece]) -> MicroBatch:
     """The tokens of all pieces as one micro-batch, of which no entry is scored."""
-    none: Ints = np.zeros(0, np.int64)
-    return MicroBatch(
+    return MicroBatch.unscored(
         tokens_T=np.concatenate([piece.micro.tokens_T for piece in pieces]),
         depth_T=np.concatenate([piece.micro.depth_T for piece in pieces]),
         end_T=np.concatenate([piece.micro.end_T + piece.start for piece in pieces]),
-        repeated=0,
-        predictor_P=none,
-        target_predictor_N=none,
-        target_id_N=none,
-        entry_E=none,
-        entry_target_E=none,
     )

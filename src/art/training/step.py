@@ -113,21 +113,37 @@ def add_gradients(
     Raises TrainingError, and leaves the gradient that was held, when loss or gradient are not finite, or
     when memory runs out at half the budget too.
     """
-    step = BatchStep(learner, tree, entries, request, token_budget)
-    everything = np.arange(len(entries), dtype=np.int64)
-    found = step.prepare()
-    record = step.record([everything])
-    tally = Tally(1, progress, record)
-    with earlier_gradients(learner.optimizer, keep_new=request.gradient == "add"):
-        step.gradient(everything, tally, backward=request.gradient == "add")
-        if not math.isfinite(tally.loss) or not has_finite_gradient(learner.optimizer):
+    added = AddedBatch(BatchStep(learner, tree, entries, request, token_budget), progress)
+    with earlier_gradients(learner.optimizer, keep_new=added.backward):
+        added.step.gradient(added.everything_E, added.tally, backward=added.backward)
+        added.check_finite()
+    return added.finish()
+
+
+class AddedBatch:
+    """A batch whose gradient is added to the one that is held, or that is only scored."""
+
+    def __init__(self, step: BatchStep, progress: Progress) -> None:
+        self.step, self.backward = step, step.request.gradient == "add"
+        self.everything_E: Ints = np.arange(len(step.entries), dtype=np.int64)
+        self._found = step.prepare()
+        self._record = step.record([self.everything_E])
+        self.tally = Tally(1, progress, self._record)
+
+    def check_finite(self) -> None:
+        """Raises TrainingError."""
+        if not math.isfinite(self.tally.loss) or not has_finite_gradient(self.step.learner.optimizer):
             raise TrainingError(
-                f"The loss is {tally.loss!r}, or its gradient is not finite; the batch was left out. Look at "
-                "its advantages, weights and logprobs."
+                f"The loss is {self.tally.loss!r}, or its gradient is not finite; the batch was left out. "
+                "Look at its advantages, weights and logprobs."
             )
-    tally.updated(None)
-    record.complete(step.ranks)
-    return {**tally.metrics(0.0), **found}, record.arrays(step.columns.advantage_E)
+
+    def finish(self) -> tuple[dict[str, float], TokenColumns | None]:
+        """The metrics, and the record of the loss entries where the request asks for one."""
+        self.tally.updated(None)
+        self._record.complete(self.step.ranks)
+        columns = self._record.arrays(self.step.columns.advantage_E)
+        return {**self.tally.metrics(0.0), **self._found}, columns
 
 
 class BatchStep:
@@ -209,16 +225,14 @@ class BatchStep:
         self.columns, self.entries, self.whole_normalizer = anew.columns, anew.entries, anew.normalizer
         return {**found, "data/masked_rollouts": float(len(masked))}
 
-    def needs_one_pass(self, rows_E: Ints, budget: int) -> bool:
-        """Returns whether one pass over these entries, by this adapter alone, is all that a gradient
-        takes.
-        """
-        algorithm = self.algorithm
+    def needs_one_pass(self, budget: int) -> bool:
+        """Returns whether one pass over the batch, by this adapter alone, is all that its gradient takes."""
+        algorithm, everything_E = self.algorithm, np.arange(len(self.entries), dtype=np.int64)
         if needs_reference(algorithm) or needs_first_pass(algorithm) or update_count(algorithm) > 1:
             return False
         if algorithm.masked == "drop" or self.learner.critic is not None or self.draws.act:
             return False
-        return not (needs_sequences(algorithm) and self._pack(rows_E, budget).cut_sequences)
+        return not (needs_sequences(algorithm) and self._pack(everything_E, budget).cut_sequences)
 
     def record(self, updates: Sequence[Ints]) -> TokenRecord:
         """Returns an empty record of the entries. updates: those of each update of the first epoch."""

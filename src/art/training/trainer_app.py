@@ -133,6 +133,8 @@ class WaitingJobs:
                 found = trainer.train_together([batch for _, batch in taken])
             except NotSharedError as error:
                 LOG.info("%d batches are computed one after the other: %s", len(taken), error)
+            except Exception as error:  # a defect, too: each alone says whose it is, and no reader is left
+                LOG.warning("%d batches are computed one after the other", len(taken), exc_info=error)
             else:
                 for (job, _), metrics in zip(taken, found, strict=True):
                     job.complete(metrics)

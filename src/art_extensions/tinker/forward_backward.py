@@ -209,18 +209,24 @@ def _check_loss_id(config: Mapping[str, float | str]) -> None:
         )
 
 
+def _tensors(datum: messages.Datum, param: str, tensors: TensorReader) -> dict[str, Numbers]:
+    return {
+        name: tensors.read(datum.loss_fn_inputs[name], f"{param}.loss_fn_inputs.{name}")
+        for name in sorted(datum.loss_fn_inputs)
+    }
+
+
+_ANY_TARGETS = LossFunction(needs=(), several_targets=True)
+
+
 def _custom_datum(datum: messages.Datum, param: str, *, tensors: TensorReader) -> LossDatum:
     """A datum whose inputs are checked against its loss later."""
     input_ids = _input_ids(datum, f"{param}.model_input")
     if TARGETS not in datum.loss_fn_inputs:
         raise refusal(f"loss_fn {CUSTOM!r} needs {param}.loss_fn_inputs.{TARGETS}.", param=param)
-    found = {
-        name: tensors.read(datum.loss_fn_inputs[name], f"{param}.loss_fn_inputs.{name}")
-        for name in sorted(datum.loss_fn_inputs)
-    }
-    loss = LossFunction(needs=(), several_targets=True)
+    found = _tensors(datum, param, tensors)
     at = f"{param}.loss_fn_inputs.{TARGETS}"
-    targets = _targets(found[TARGETS], len(input_ids), at, CUSTOM, loss)
+    targets = _targets(found[TARGETS], len(input_ids), at, CUSTOM, _ANY_TARGETS)
     return LossDatum(input_ids=input_ids, targets=targets, inputs=found)
 
 
@@ -229,10 +235,7 @@ def _datum(
 ) -> LossDatum:
     input_ids = _input_ids(datum, f"{param}.model_input")
     _check_names(datum.loss_fn_inputs, f"{param}.loss_fn_inputs", loss_fn, loss)
-    found = {
-        name: tensors.read(datum.loss_fn_inputs[name], f"{param}.loss_fn_inputs.{name}")
-        for name in sorted(datum.loss_fn_inputs)
-    }
+    found = _tensors(datum, param, tensors)
     targets_param = f"{param}.loss_fn_inputs.{TARGETS}"
     targets = _targets(found.pop(TARGETS), len(input_ids), targets_param, loss_fn, loss)
     columns = {

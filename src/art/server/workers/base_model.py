@@ -409,14 +409,18 @@ class BaseModelWorkers:
         await self.engines.wake()
 
     @asynccontextmanager
+    async def resting(self) -> AsyncIterator[None]:
+        """Has the engines sleep inside the block, if `sleep_engine` requires it."""
+        try:
+            await self.rest()
+            yield
+        finally:
+            await self.wake()
+
+    @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """The trainer alone, with the memory of engines that sleep meanwhile."""
-        async with self.training:
-            try:
-                await self.rest()
-                yield
-            finally:
-                await self.wake()
+        async with self.training, self.resting():
+            yield
 
     async def probe(self, lora: LoraSpec | None, path: Path, rows: Rows) -> ProbeReply:
         """The trainer's scores without and with a probing LoRA, which it writes to `path`."""

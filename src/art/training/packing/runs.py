@@ -50,6 +50,22 @@ class MicroBatch:
     entry_target_E: Ints
     """Which of the targets each of them is."""
 
+    @staticmethod
+    def unscored(tokens_T: Ints, depth_T: Ints, end_T: Ints) -> MicroBatch:
+        """Tokens to forward, of which no entry is scored."""
+        none = np.zeros(0, np.int64)
+        return MicroBatch(
+            tokens_T=tokens_T,
+            depth_T=depth_T,
+            end_T=end_T,
+            repeated=0,
+            predictor_P=none,
+            target_predictor_N=none,
+            target_id_N=none,
+            entry_E=none,
+            entry_target_E=none,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Packing:
