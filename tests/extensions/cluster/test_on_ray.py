@@ -134,8 +134,8 @@ def test_an_engine_node_dies_in_the_middle_of_rollouts_and_none_fails(placed: Pl
     result = train_on(placed, "after-the-node", samples)
     assert result["step"] == before + 1
     assert result["sheet"]["fates"]["trained"]["rollouts"] == ROLLOUTS
-    eventually(lambda: placed.is_up() and name in placed.where("engine"))
-    assert placed.where("engine")[name] != node
+    # The step does not wait for the second engine: the death of its node may be seen after it.
+    eventually(lambda: placed.is_up() and placed.where("engine").get(name, node) != node)
     placed.nodes.add(engine_slot=1)
 
 
