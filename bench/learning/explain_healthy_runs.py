@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from art.tracking.explain import RunWatch, explain, model_folder
 from art.tracking.folders import ModelPaths
 from art.tracking.model_files import append_history_row, read_history
+from art_extensions.ui.explain import RunWatch, explain, model_folder
 
 TASKS = ("tic-tac-toe", "mail")
 

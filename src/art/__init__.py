@@ -24,20 +24,24 @@ if TYPE_CHECKING:
     from art.client.backends.local_backend import LocalBackend as LocalBackend
     from art.client.backends.remote_backend import RemoteBackend as RemoteBackend
     from art.client.backends.serverless_backend import ServerlessBackend as ServerlessBackend
+    from art.client.capture import auto_trajectory as auto_trajectory
+    from art.client.capture import capture_auto_trajectory as capture_auto_trajectory
+    from art.client.capture import capture_yielded_trajectory as capture_yielded_trajectory
+    from art.client.capture import current_trajectory as current_trajectory
+    from art.client.capture import trajectory as trajectory
+    from art.client.capture import yield_trajectory as yield_trajectory
     from art.client.publishing import export_model as export_model
-    from art.client.recording.capture import auto_trajectory as auto_trajectory
-    from art.client.recording.capture import capture_auto_trajectory as capture_auto_trajectory
-    from art.client.recording.capture import capture_yielded_trajectory as capture_yielded_trajectory
-    from art.client.recording.capture import yield_trajectory as yield_trajectory
     from art.client.rollout import rollout as rollout
     from art.gather import gather_trajectories as gather_trajectories
     from art.gather import gather_trajectory_groups as gather_trajectory_groups
+    from art.gather import trajectory_group as trajectory_group
     from art.model import Model as Model
     from art.model import TrainableModel as TrainableModel
     from art.openai import Messages as Messages
     from art.openai import MessagesAndChoices as MessagesAndChoices
     from art.openai import Tools as Tools
     from art.process.interrupt import run as run
+    from art.recording.scope import no_capture as no_capture
     from art.retrying import retry as retry
     from art.runs.environment_run import train_environment as train_environment
     from art.runs.pipeline.settings import PipelineRuntimeConfig as PipelineRuntimeConfig
@@ -77,19 +81,23 @@ _HOME = {
     "Trajectory": "art.trajectories",
     "TrajectoryGroup": "art.trajectories",
     "Unscored": "art.types",
-    "auto_trajectory": "art.client.recording.capture",
-    "capture_auto_trajectory": "art.client.recording.capture",
-    "capture_yielded_trajectory": "art.client.recording.capture",
+    "auto_trajectory": "art.client.capture",
+    "capture_auto_trajectory": "art.client.capture",
+    "capture_yielded_trajectory": "art.client.capture",
+    "current_trajectory": "art.client.capture",
     "export_model": "art.client.publishing",
     "gather_trajectories": "art.gather",
     "gather_trajectory_groups": "art.gather",
+    "no_capture": "art.recording.scope",
     "overlapped": "art.batches",
     "retry": "art.retrying",
     "rollout": "art.client.rollout",
     "run": "art.process.interrupt",
     "train_environment": "art.runs.environment_run",
+    "trajectory": "art.client.capture",
+    "trajectory_group": "art.gather",
     "trajectory_group_batches": "art.batches",
-    "yield_trajectory": "art.client.recording.capture",
+    "yield_trajectory": "art.client.capture",
 }
 _ROOMS = frozenset(
     {
@@ -157,15 +165,19 @@ __all__ = [
     "auto_trajectory",
     "capture_auto_trajectory",
     "capture_yielded_trajectory",
+    "current_trajectory",
     "dev",
     "export_model",
     "gather_trajectories",
     "gather_trajectory_groups",
+    "no_capture",
     "overlapped",
     "retry",
     "rollout",
     "run",
     "train_environment",
+    "trajectory",
+    "trajectory_group",
     "trajectory_group_batches",
     "yield_trajectory",
 ]

@@ -19,6 +19,7 @@
                  that `art.client.publishing` describes
     pages        the pages of the runs under a server's /ui, by the name `runs`: a function that makes
                  `art.server.app.PagesOfRuns`
+    migration    files of older releases, when a model is registered: a function of the model's folder
     sink         a tracker that `report_metrics` may name: a class that does what `Sink` says
                  (`art.tracking.sinks.sink`)
     placer       what starts workers on the machines of a cluster, by the name `ray`: a class whose `start`
@@ -26,6 +27,8 @@
     store        what several servers share, by its scheme: a `StoreExtension` (`art.server.shared_store`)
     sandbox      where rules check a model's texts, by the name `processes`: a class that makes a
                  `Sandbox` (`art.rewards.sandbox`)
+    watch        what looks at a run while it trains: a class whose `see(folder, row)` is called with the
+                 model's folder and each new row of its history
     runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
     engine       what samples, by the name that `engine=` takes: an `EngineKind` (`art.engine.registry`)
 
@@ -54,6 +57,7 @@ DIALECT = "dialect"
 ENGINE = "engine"
 ENVIRONMENT = "environment"
 LOSS = "loss"
+MIGRATION = "migration"
 MODEL = "model"
 PAGES = "pages"
 PLACER = "placer"
@@ -63,6 +67,7 @@ RUNTIME = "runtime"
 SANDBOX = "sandbox"
 SINK = "sink"
 STORE = "store"
+WATCH = "watch"
 Tell = Callable[[str], object]
 """Is called with each line about the progress."""
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"

@@ -7,12 +7,21 @@ import logging
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from inspect import isawaitable
 from typing import Any, Literal, TypeVar, cast, overload
 
 from art.gather_context import GatherContext, gather_context_var, get_gather_context, set_gather_context
 from art.rollout_tasks import in_rollout, run_side_by_side, task_failure
 from art.tracking.progress import open_progress
-from art.trajectories import PendingGroup, Trajectory, TrajectoryGroup, gathered, record_metrics
+from art.trajectories import (
+    MetadataValue,
+    PendingGroup,
+    PydanticException,
+    Trajectory,
+    TrajectoryGroup,
+    gathered,
+    record_metrics,
+)
 from art.types import function_name, kind_of, no_trajectory
 
 __all__ = [
@@ -23,6 +32,7 @@ __all__ = [
     "get_gather_context",
     "record_metrics",
     "set_gather_context",
+    "trajectory_group",
     "wrap_group_awaitable",
     "wrap_trajectories_awaitable",
 ]
@@ -77,6 +87,40 @@ async def gather_trajectory_groups(
     if left_out:
         _log.info("after_each left %d of %d groups out", left_out, len(items))
     return [group for kept in results for group in kept]
+
+
+async def trajectory_group(
+    items: Iterable[Trajectory | Awaitable[Trajectory]],
+    *,
+    exceptions: Iterable[BaseException | PydanticException] = (),
+    metadata: dict[str, MetadataValue] | None = None,
+    metrics: dict[str, float | int | bool] | None = None,
+    logs: list[str] | None = None,
+    return_exceptions: bool = False,
+) -> TrajectoryGroup:
+    """Runs the rollouts of one scenario side by side; returns their group, in the given order.
+
+    An awaitable that is given twice runs once and is in the group twice. The first error is raised, and the
+    other rollouts are cancelled; with return_exceptions each error is one of the group's `exceptions`.
+    """
+    results: list[Any] = gathered(items, "trajectory_group()")
+    places: dict[int, list[int]] = {}
+    for place, item in enumerate(results):
+        if isawaitable(item):
+            places.setdefault(id(item), []).append(place)
+    waiting = [results[same[0]] for same in places.values()]
+
+    def on_end(position: int, task: asyncio.Task[Any]) -> None:
+        error = task_failure(task)
+        if error is None and not isinstance(task.result(), Trajectory):
+            error = no_trajectory(task.result(), function_name(waiting[position]))
+        if error is not None and not return_exceptions:
+            raise error
+        for place in places[id(waiting[position])]:
+            results[place] = error if error is not None else task.result()
+
+    await run_side_by_side(waiting, in_rollout, on_end)
+    return TrajectoryGroup(results, exceptions=exceptions, metadata=metadata, metrics=metrics, logs=logs)
 
 
 async def wrap_group_awaitable(awaitable: Awaitable[GroupT] | TrajectoryGroup) -> GroupT | None:

@@ -11,17 +11,38 @@ import time
 import traceback as tracebacks
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime
 from functools import lru_cache
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from uuid import uuid4
 
-from pydantic import BaseModel, Field, PrivateAttr, SerializeAsAny, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from art.errors import ConfigurationError, NotBuiltError, did_you_mean
+from art.errors import ConfigurationError, did_you_mean
+from art.exchanges import TrajectoryExchanges
 from art.gather_context import GatherContext, get_gather_context
-from art.rollout_tasks import close_unstarted, current_rollout, in_rollout, run_side_by_side, task_failure
+from art.history import History as History
+from art.history import MessagesAndChoices as MessagesAndChoices
+from art.history import Tools as Tools
+from art.rollout_tasks import (
+    close_unstarted,
+    current_rollout,
+    in_rollout,
+    rollout_scope,
+    run_side_by_side,
+    task_failure,
+)
 from art.types import (
     JudgeCall,
     Unscored,
@@ -35,6 +56,7 @@ from art.types import (
     no_trajectory,
     rollout_html,
     rollout_line,
+    sampled_step,
     text_of_content,
 )
 from art.types import get_messages as get_messages
@@ -42,29 +64,16 @@ from art.types import is_choice as is_choice
 from art.wire.rollouts import TOKENS_FIELD
 
 if TYPE_CHECKING:
-    from art.openai import MessageOrChoice, Messages, MessagesAndChoices, Tools
+    from types import TracebackType
+
+    from art.openai import MessageOrChoice, Messages
     from art.wire.rollout_record import JudgeNote
-else:
-    # Pydantic keeps the items as they are: dicts by reference with unknown keys, choices with their extra
-    # fields.
-    MessagesAndChoices = list[Any]
-    Tools = list[Any]
 
 T = TypeVar("T")
 MetadataValue = float | int | str | bool | None
 
 
-class History(BaseModel):
-    """One conversation. A trajectory with sub-agents or a compacted context has several."""
-
-    messages_and_choices: MessagesAndChoices
-    tools: Tools | None = None
-
-    _choices = field_validator("messages_and_choices", mode="before")(choices_of_json)
-
-    def messages(self) -> Messages:
-        """Returns the conversation as plain messages."""
-        return get_messages(self.messages_and_choices)
+_FROM_EXCHANGES = ("messages_and_choices", "tools", "additional_histories")
 
 
 @lru_cache(maxsize=1024)
@@ -77,11 +86,6 @@ def _tell_unknown_field(cls: type[BaseModel], name: str) -> None:
         known += [alias for alias in (one.alias, one.validation_alias) if isinstance(alias, str)]
     if name in known:
         return
-    if name == "exchanges":
-        raise NotBuiltError(
-            f"{cls.__name__}(exchanges=...) is not built yet: give the calls as `messages_and_choices`, or "
-            "let `async with art.rollout(model)` record them"
-        )
     guess = did_you_mean(name, known, likeness=0.75)
     hint = f", {guess}" if guess else "; to keep it, use `metadata` or a subclass with this field"
     if cls is Trajectory:
@@ -94,13 +98,16 @@ class Trajectory(BaseModel):
     """The record of one rollout: its messages and its reward.
 
     A `Choice` in `messages_and_choices` is a turn that is trained, a dict is context. Example: a system
-    message, a user message and `completion.choices[0]`, with `reward=1.0`. Subclasses may add fields; an
-    unknown field raises an error, and one of a subclass a warning.
+    message, a user message and `completion.choices[0]`, with `reward=1.0`. `with art.Trajectory() as t:`
+    records the calls that are made inside as `exchanges`, and fills these fields from them. Subclasses may
+    add fields; an unknown field raises an error, and one of a subclass a warning.
     """
 
     messages_and_choices: MessagesAndChoices = []
     tools: Tools | None = None
     additional_histories: list[History] = []
+    exchanges: TrajectoryExchanges = Field(default_factory=TrajectoryExchanges)
+    """The calls that were recorded. A dump has them in place of the conversations, which follow from them."""
     reward: float | Unscored = 0.0
     initial_policy_version: int | None = None
     final_policy_version: int | None = None
@@ -113,16 +120,73 @@ class Trajectory(BaseModel):
     rollout_id: str | None = Field(default_factory=current_rollout)
     """The rollout this was made in; the server's ledger knows its samples by this name."""
 
+    _scope: ExitStack | None = PrivateAttr(default=None)
+    """Records what is said, inside of `with`."""
+
     _choices = field_validator("messages_and_choices", mode="before")(choices_of_json)
 
     @model_validator(mode="before")
     @classmethod
     def _notice_unknown(cls, data: Any) -> Any:
-        """Says which fields nobody knows."""
+        """Says which fields nobody knows, and which do not go together."""
         if isinstance(data, dict) and cls.model_config.get("extra", "ignore") == "ignore":
             for name in data.keys() - cls.model_fields.keys():
                 _tell_unknown_field(cls, name)
+        if isinstance(data, dict) and data.get("exchanges") and any(map(data.get, _FROM_EXCHANGES)):
+            raise ValueError(
+                "give either `exchanges`, from which the conversations follow, or "
+                "`messages_and_choices`, `tools` and `additional_histories`"
+            )
         return data
+
+    @model_validator(mode="after")
+    def _read_exchanges(self) -> Self:
+        """Fills the conversations from exchanges that the trajectory is made of."""
+        if self.exchanges and not self.messages_and_choices:
+            from art.recording.recorder import Recorder
+
+            recorder = Recorder(self, with_exchanges=True)
+            for exchange in self.exchanges.in_order():
+                recorder.add_conversations(exchange)
+        return self
+
+    @model_serializer(mode="wrap")
+    def _dump(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out what follows from the exchanges, or exchanges that there are none of."""
+        fields: dict[str, Any] = handler(self)
+        for name in _FROM_EXCHANGES if self.exchanges else ("exchanges",):
+            fields.pop(name, None)
+        return fields
+
+    def __enter__(self) -> Self:
+        from art.recording.scope import recorded
+
+        if self._scope is not None:
+            raise RuntimeError("this trajectory is being recorded already: make one for each `with`")
+        self.rollout_id = self.rollout_id or uuid4().hex
+        self._scope = ExitStack()
+        self._scope.enter_context(rollout_scope(self.rollout_id))
+        self._scope.enter_context(recorded(self, with_exchanges=True))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        from art.recording.scope import check_innermost
+
+        check_innermost(self)
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.__exit__(kind, error, trace)
+        steps = [step for choice in self._choices_said() if (step := sampled_step(choice)) is not None]
+        self.initial_policy_version = min(steps, default=self.initial_policy_version)
+        self.final_policy_version = max(steps, default=self.final_policy_version)
+        self.finish()
+
+    def _choices_said(self) -> Iterator[Any]:
+        histories: list[Trajectory | History] = [self, *self.additional_histories]
+        for history in histories:
+            yield from (item for item in history.messages_and_choices if is_choice(item))
 
     def log(self, message: str) -> None:
         """Stores a line of text with the trajectory."""

@@ -26,7 +26,7 @@ from art.errors import ConfigurationError, did_you_mean
 from art.process.imports import import_lock
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet
-from art.wire.rollouts import CALL_NOTE, SAMPLE_FIELD, ObservedCompletion
+from art.wire.rollouts import CALL_NOTE, SAMPLE_FIELD, STEP_FIELD, ObservedCompletion
 
 if TYPE_CHECKING:
     from art.openai import Choice as Choice
@@ -202,6 +202,12 @@ def sample_id(choice: Any) -> str | None:
     known = {**(fields.get("provider_specific_fields") or {}), **fields}
     found = known.get(SAMPLE_FIELD)
     return found if isinstance(found, str) and found else None
+
+
+def sampled_step(choice: Any) -> int | None:
+    """Returns the step of the adapter that a choice was sampled with, or None."""
+    step = getattr(choice, STEP_FIELD, None)
+    return step if isinstance(step, int) else None
 
 
 def completion_call(choice: Any) -> ObservedCompletion:

@@ -14,7 +14,7 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 from scripted import Endpoint
 
-from art.client.recording.capture import auto_trajectory, capture_auto_trajectory
+from art.client.capture import auto_trajectory, capture_auto_trajectory
 from art.errors import NoTrajectoryError
 from art.rollout_tasks import current_rollout
 from art.trajectories import Trajectory

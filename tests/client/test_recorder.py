@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 
-from art.client.recording.recorder import Recorder, tools_key
+from art.recording.recorder import Recorder, tools_key
 from art.trajectories import Trajectory, get_messages
 from art.wire.message_identity import message_key
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from art.client.recording.capture import capture_yielded_trajectory, yield_trajectory
+from art.client.capture import capture_yielded_trajectory, yield_trajectory
 from art.rollout_tasks import current_rollout
 from art.trajectories import Trajectory
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 import art
-from art.client.recording.capture import auto_trajectory, capture_auto_trajectory
+from art.client.capture import auto_trajectory, capture_auto_trajectory
 
 ASK = [{"role": "user", "content": "yes, no or maybe?"}]
 

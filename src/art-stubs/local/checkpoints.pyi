@@ -1,7 +1,7 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from typing import Any
 
-from art.tracking.trajectory_migration import migrate_checkpoints_to_new_structure as migrate_checkpoints_to_new_structure
+from art_extensions.compat.trajectory_migration import migrate_checkpoints_to_new_structure as migrate_checkpoints_to_new_structure
 
 __all__ = ["migrate_checkpoints_to_new_structure"]
 

@@ -9,13 +9,13 @@ from art.tracking.trajectory_lines import message_or_choice_to_dict as message_o
 from art.tracking.trajectory_lines import serialize_trajectory_groups as serialize_trajectory_groups
 from art.tracking.trajectory_lines import trajectory_group_to_dict as trajectory_group_to_dict
 from art.tracking.trajectory_lines import trajectory_to_dict as trajectory_to_dict
-from art.tracking.trajectory_migration import MigrationResult as MigrationResult
-from art.tracking.trajectory_migration import auto_migrate_on_register as auto_migrate_on_register
-from art.tracking.trajectory_migration import migrate_all_models as migrate_all_models
-from art.tracking.trajectory_migration import migrate_checkpoints_to_new_structure as migrate_checkpoints_to_new_structure
-from art.tracking.trajectory_migration import migrate_jsonl_to_parquet as migrate_jsonl_to_parquet
-from art.tracking.trajectory_migration import migrate_model_dir as migrate_model_dir
-from art.tracking.trajectory_migration import migrate_trajectories_dir as migrate_trajectories_dir
+from art_extensions.compat.trajectory_migration import MigrationResult as MigrationResult
+from art_extensions.compat.trajectory_migration import auto_migrate_on_register as auto_migrate_on_register
+from art_extensions.compat.trajectory_migration import migrate_all_models as migrate_all_models
+from art_extensions.compat.trajectory_migration import migrate_checkpoints_to_new_structure as migrate_checkpoints_to_new_structure
+from art_extensions.compat.trajectory_migration import migrate_jsonl_to_parquet as migrate_jsonl_to_parquet
+from art_extensions.compat.trajectory_migration import migrate_model_dir as migrate_model_dir
+from art_extensions.compat.trajectory_migration import migrate_trajectories_dir as migrate_trajectories_dir
 
 __all__ = ["MigrationResult", "auto_migrate_on_register", "deserialize_trajectory_groups", "dict_to_history", "dict_to_message_or_choice", "dict_to_trajectory", "dict_to_trajectory_group", "history_to_dict", "message_or_choice_to_dict", "migrate_all_models", "migrate_checkpoints_to_new_structure", "migrate_jsonl_to_parquet", "migrate_model_dir", "migrate_trajectories_dir", "serialize_trajectory_groups", "trajectory_group_to_dict", "trajectory_to_dict"]
 

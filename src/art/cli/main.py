@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from art.cli.chat import chat
 from art.cli.config_file import ConfigFile
-from art.cli.model_verbs import evaluate, explain, show
+from art.cli.model_verbs import evaluate, show
 from art.cli.models import models
 from art.cli.older_spellings import spelled_today
 from art.cli.resume import resume
@@ -398,8 +398,6 @@ app.command()(resume)
 app.add_typer(models)
 app.command()(show)
 
-
-app.command()(explain)
 app.command("eval")(evaluate)
 app.add_typer(keys)
 app.add_typer(runtime)

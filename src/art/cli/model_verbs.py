@@ -143,26 +143,3 @@ def show(
 
     with readable_errors():
         show_log(target, group=group, rollout=rollout, split=split, data_dir=data_dir, as_json=json)
-
-
-def explain(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The model, PROJECT/NAME, or the folder of a model or run.")
-    ],
-    data_dir: DataDir = DATA_DIR,
-    json: AsJson = False,
-) -> None:
-    """Say where a run breaks first, with numbers, examples and one thing to change.
-
-    Looks at rollouts, rewards, groups, gradients and promotion, in this order. Reads the files of the model,
-    so it works during training and on a run that died. Exit code 1 when something is found, 2 for a wrong
-    name.
-    """
-    from json import dumps
-
-    from art.tracking.explain import explain as explain_run
-
-    with readable_errors():
-        found = explain_run(run, data_dir)
-    typer.echo(dumps(found.as_json(), indent=2) if json else found.text())
-    raise typer.Exit(1 if found.findings else 0)

@@ -23,10 +23,11 @@ from pydantic import ValidationError
 
 from art.client.backends.remote_backend import RemoteBackend
 from art.client.http.connection import ServerConnection
-from art.client.recording.capture import listening, note_choices
-from art.client.recording.recorder import Recorder, tools_key
 from art.errors import ARTError, ConfigurationError, NotRegisteredError
 from art.process.imports import import_lock
+from art.recording.captured_reply import note_choices
+from art.recording.listeners import listening
+from art.recording.recorder import Recorder, tools_key
 from art.rollout_tasks import rollout_scope
 from art.tracking.folders import stored_name
 from art.trajectories import Trajectory

@@ -15,15 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_CAPTURE = "`async with art.rollout(model)` and `art.capture_auto_trajectory` record the calls of an agent"
 _BY_THE_SERVER = "the server keeps the sampled tokens, and `await art.rollout(model).refresh()` gives them"
 _RANKS = "several processes train together with `server_options={'trainer': {'ranks': N}}` of LocalBackend"
 _METRICS = "`art.Model(report_metrics=[...])` chooses trackers, which get every metric by its own name"
 NEWER_NAMES: Mapping[str, str] = {
-    "trajectory": _CAPTURE,
-    "current_trajectory": _CAPTURE,
-    "no_capture": _CAPTURE,
-    "trajectory_group": "`await art.TrajectoryGroup(coroutines)` makes a group",
     "tokenize": _BY_THE_SERVER,
     "tensorize": _BY_THE_SERVER,
     "get_tokenizer": "`transformers.AutoTokenizer` loads the tokenizer of a base model",
@@ -109,7 +104,7 @@ PATHS: Mapping[str, str | Names] = {
         "art.tracking.metrics_builder:CostExtractor",
         "art.tracking.prices:MODEL_TOKEN_PRICING TokenPricing",
     ),
-    "art.auto_trajectory": names("art.client.recording.capture:auto_trajectory capture_auto_trajectory"),
+    "art.auto_trajectory": names("art.client.capture:auto_trajectory capture_auto_trajectory"),
     "art.autorl": names(
         "art_extensions.scenarios.autorl.autorl_run:AutoRLReport AutoRLSettings rollout",
         "art_extensions.scenarios.autorl.preparation:Inputs generate_inputs write_rubric write_system_prompt",
@@ -118,7 +113,7 @@ PATHS: Mapping[str, str | Names] = {
     ),
     "art.autorl.rollout": "art_extensions.scenarios.autorl.autorl_run",
     "art.capture": names(
-        "art.client.recording.capture:auto_trajectory capture_auto_trajectory capture_yielded_trajectory "
+        "art.client.capture:auto_trajectory capture_auto_trajectory capture_yielded_trajectory "
         "yield_trajectory",
         "art.rollout_tasks:current_rollout in_rollout rollout_scope",
     ),
@@ -185,7 +180,7 @@ PATHS: Mapping[str, str | Names] = {
     ),
     "art.local.backend": "art.client.backends.local_backend",
     "art.local.checkpoints": names(
-        "art.tracking.trajectory_migration:migrate_checkpoints_to_new_structure",
+        "art_extensions.compat.trajectory_migration:migrate_checkpoints_to_new_structure",
         instead=(
             "`await model.delete_checkpoints()` removes steps, `await model.get_step()` knows the newest one"
         ),
@@ -489,12 +484,12 @@ PATHS: Mapping[str, str | Names] = {
         "dict_to_message_or_choice dict_to_trajectory dict_to_trajectory_group history_to_dict "
         "message_or_choice_to_dict serialize_trajectory_groups trajectory_group_to_dict "
         "trajectory_to_dict",
-        "art.tracking.trajectory_migration:MigrationResult auto_migrate_on_register migrate_all_models "
-        "migrate_checkpoints_to_new_structure migrate_jsonl_to_parquet migrate_model_dir "
+        "art_extensions.compat.trajectory_migration:MigrationResult auto_migrate_on_register "
+        "migrate_all_models migrate_checkpoints_to_new_structure migrate_jsonl_to_parquet migrate_model_dir "
         "migrate_trajectories_dir",
     ),
     "art.vllm": names(
         instead="vLLM runs as a program of its own; docs/guides/vllm.md says how a server starts it"
     ),
-    "art.yield_trajectory": names("art.client.recording.capture:capture_yielded_trajectory yield_trajectory"),
+    "art.yield_trajectory": names("art.client.capture:capture_yielded_trajectory yield_trajectory"),
 }

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from art.extensions import WATCH, load_extensions
 from art.tracking.averages import Summary, summarize
-from art.tracking.explain import RunWatch
 from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.metrics_builder import MetricsBuilder
 from art.tracking.model_files import append_history_row, read_history, read_sums, write_sums
@@ -60,7 +60,7 @@ class RunLog:
         self._training: dict[str, Any] = {}
         """Settings of the newest training job."""
         self._builder = MetricsBuilder("train")
-        self._watch = RunWatch()
+        self._watches: list[Any] | None = None
         self._contexts: set[str] = set()
         self._folder: Path | None = None
         self._sums: dict[str, Any] = {}
@@ -143,7 +143,10 @@ class RunLog:
                     write_sums(folder, self._sums)
                 row = self._row(entry, {**averages, **amounts})
                 append_history_row(ModelPaths(folder).history, row)
-            self._watch.see(folder, row)
+            if self._watches is None:
+                self._watches = [make_watch() for make_watch in load_extensions(WATCH).values()]
+            for watch in self._watches:
+                watch.see(folder, row)
         self._note_facts(model)
         history = partial(read_history, ModelPaths(folder).history)
         self.wandb.log(model, row, shown.everywhere, history)

@@ -82,6 +82,8 @@ def dict_to_trajectory_group(
 def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
     """A trajectory as plain values, choices without log probabilities."""
     fields = all_fields(trajectory)
+    if not trajectory.exchanges:
+        del fields["exchanges"]
     values = {name: value for name, value in fields.items() if name in ALWAYS or value is not None}
     values["messages_and_choices"] = [message_or_choice_to_dict(i) for i in trajectory.messages_and_choices]
     values["additional_histories"] = [history_to_dict(one) for one in trajectory.additional_histories]

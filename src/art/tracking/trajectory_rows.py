@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from art.exchanges import TrajectoryExchanges
 from art.process.foreign_files import parse_json
 from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup
 from art.types import Unscored, is_choice, revive_choices, sample_id
@@ -295,6 +296,7 @@ def _record(row: TrajectoryRow) -> dict[str, Any]:
         "messages_and_choices": [from_struct(struct) for struct in row["messages"] or ()],
         "tools": from_text(row["tools"]) if row.get("tools") else None,
         "additional_histories": _histories(from_text(row.get("additional_histories") or "[]")),
+        "exchanges": TrajectoryExchanges(),
         "reward": reward,
         "initial_policy_version": row.get("initial_policy_version"),
         "final_policy_version": row.get("final_policy_version"),
@@ -323,6 +325,8 @@ def revive_fields(name: str, value: Any) -> Any:
         return [as_item(item) for item in value]
     if name == "additional_histories":
         return _histories(value)
+    if name == "exchanges":
+        return TrajectoryExchanges.model_validate(value)
     if name == "start_time" and isinstance(value, str):
         return datetime.fromisoformat(value)
     if name == "reward" and isinstance(value, dict) and value.keys() == {"reason"}:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from art.errors import install_command
 from art.tracking.trajectory_log import has_polars
-from art.tracking.trajectory_migration import (
+from art_extensions.compat.trajectory_migration import (
     MigrationResult,
     migrate_all_models,
     migrate_jsonl_to_parquet,

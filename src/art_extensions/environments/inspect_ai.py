@@ -156,9 +156,9 @@ class InspectEnvironment(LibraryEnvironment):
         The conversations of a trainable model are those that its server has kept. The reward is Unscored
         where the scorer gave no number.
         """
-        from art.client.recording.capture import capture_foreign_clients
-        from art.client.recording.recorder import Recorder
         from art.client.rollout import rollout
+        from art.recording.recorder import Recorder
+        from art.recording.taps import capture_foreign_clients
         from art.trajectories import Trajectory
 
         limit = self._request.get("max_tokens", MAX_TOKENS) if max_tokens is None else max_tokens

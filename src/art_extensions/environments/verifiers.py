@@ -134,8 +134,8 @@ class VerifiersEnvironment(LibraryEnvironment):
         The conversations of a trainable model are those that its server has kept. The reward is Unscored
         where a function of the rubric failed, which verifiers counts as 0.
         """
-        from art.client.recording.recorder import Recorder
         from art.client.rollout import rollout
+        from art.recording.recorder import Recorder
         from art.trajectories import Trajectory
 
         row = self._datasets[scenario.data["dataset"]][scenario.data["row"]]

@@ -10,10 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from art.client.recording.recorder import Recorder
 from art.errors import ConfigurationError, extra_needed
 from art.model import Model
 from art.process.imports import import_lock
+from art.recording.recorder import Recorder
 from art.trajectories import Trajectory
 from art_extensions.langgraph.graph_rollout import CURRENT_CONFIG as CURRENT_CONFIG
 from art_extensions.langgraph.graph_rollout import FileLogger

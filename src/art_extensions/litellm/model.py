@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from art.client.recording.capture import listening
 from art.errors import (
     LlmRefusedError,
     LlmTooLongError,
@@ -16,6 +15,7 @@ from art.errors import (
     require_extra,
 )
 from art.process.imports import import_lock
+from art.recording.listeners import listening
 from art.rewards.llm.endpoint import AnswerForm, as_art_error
 from art.rewards.llm.params import pricing_of, usd_of
 from art.rewards.llm.request import Reply, Request, Usage

@@ -1,4 +1,4 @@
-"""`art ui` and `art report`, with their options."""
+"""`art ui`, `art report` and `art explain`, with their options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from art.cli.model_verbs import DataDir, readable_errors
+from art.cli.model_verbs import AsJson, DataDir, readable_errors
 from art.cli.run_options import DATA_DIR
 from art.errors import require_extra
 
@@ -77,3 +77,26 @@ def report(
     with readable_errors():
         path, summary = report_run(run, data_dir, output, with_texts=with_texts)
     typer.echo(f"{summary}\nWritten: {path}. Read it before you send it.")
+
+
+def explain(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The model, PROJECT/NAME, or the folder of a model or run.")
+    ],
+    data_dir: DataDir = DATA_DIR,
+    json: AsJson = False,
+) -> None:
+    """Say where a run breaks first, with numbers, examples and one thing to change.
+
+    Looks at rollouts, rewards, groups, gradients and promotion, in this order. Reads the files of the model,
+    so it works during training and on a run that died. Exit code 1 when something is found, 2 for a wrong
+    name.
+    """
+    from json import dumps
+
+    from art_extensions.ui.explain import explain as explain_run
+
+    with readable_errors():
+        found = explain_run(run, data_dir)
+    typer.echo(dumps(found.as_json(), indent=2) if json else found.text())
+    raise typer.Exit(1 if found.findings else 0)

@@ -24,11 +24,11 @@ from typing import Any
 from art.errors import ARTError, ConfigurationError
 from art.process.files import write_whole
 from art.process.running_server import ADDRESS_FILE
-from art.tracking.explain import explain_model, model_folder
 from art.tracking.folders import ModelPaths
 from art.tracking.model_files import read_history, read_json
 from art.tracking.step_record import read_rollouts, recorded_steps
 from art.wire.rollout_record import RolloutRecord
+from art_extensions.ui.explain import explain_model, model_folder
 from art_extensions.ui.run_files import RunFiles
 
 MOST_BYTES = 2_000_000

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ARTError
-from art.tracking.explain import Explanation, explain_model
 from art.tracking.step_record import read_rollouts
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.wire.rollout_record import RolloutRecord
 from art_extensions.ui.access import EVERYBODY, Viewer
 from art_extensions.ui.conversation import LogReader, visible
+from art_extensions.ui.explain import Explanation, explain_model
 from art_extensions.ui.formats import fate_kind, fate_words, number, signed
 from art_extensions.ui.index import ORDERS, PAGE, ListQuery, RolloutIndex, step_stamp
 from art_extensions.ui.rollout_rows import ListedRollout

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from live import KEY, Live
 from scripted_engine import Script, ScriptedEngine
 
-from art.client.recording.captured_reply import read_completion
 from art.engine.protocol import Delta, FinishReason
+from art.recording.captured_reply import read_completion
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
 from art.server.catalog import Target

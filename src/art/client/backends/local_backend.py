@@ -24,12 +24,12 @@ from art.client.requests.registration import ServerConfig
 from art.client.storage.bucket_store import model_folder
 from art.compat.older_method import OlderMethod
 from art.errors import ARTError, ConfigurationError, require_extra
+from art.extensions import MIGRATION, load_extensions
 from art.process.files import create_private, make_private_folder
 from art.process.running_server import SERVER_OPTIONS
 from art.tracking.folders import stored_name
 from art.tracking.model_files import delete_logs, write_model_file
 from art.tracking.progress import open_progress
-from art.tracking.trajectory_migration import auto_migrate_on_register
 from art.types import LocalTrainResult
 from art.wire.jobs import TrainResultInfo
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE, AdoptReply, AdoptRequest, ModelSummary
@@ -156,9 +156,9 @@ class LocalBackend(RemoteBackend):
         Logs and checkpoints that an older program left there are brought into today's layout first.
         """
         model.base_path = str(self._path)
-        await asyncio.to_thread(
-            auto_migrate_on_register, model_folder(self._path, model.project, stored_name(model))
-        )
+        folder = model_folder(self._path, model.project, stored_name(model))
+        for migrate in load_extensions(MIGRATION).values():
+            await asyncio.to_thread(migrate, folder)
         await super().register(model)
         write_model_file(model)
 

@@ -20,8 +20,10 @@ from openai.types.chat import ChatCompletion
 
 from art.client.http.connection import CONNECT_S, TIMEOUT_S, PerLoop, file_budget
 from art.client.http.fast_http import Lane, Revive, complete_over_lane, lane_to, request_head
-from art.client.recording.capture import Listener, current_listener, listening, note_call
-from art.client.recording.captured_reply import read_completion, watch_body
+from art.exchanges import AnsweredBy
+from art.recording.captured_reply import hear_reply, note_call, read_completion
+from art.recording.listeners import Listener, current_listener, listening
+from art.recording.watched_bodies import watch_body
 from art.rollout_tasks import current_rollout
 from art.trajectories import get_messages
 from art.types import sample_id
@@ -182,7 +184,7 @@ class _Completions(AsyncCompletions):
         if reply is None:
             with listening(None):  # heard below; what listens to all HTTP clients shall not hear it twice
                 reply = await super().create(**options)
-        _observe(reply, options, list(client.observers), listener, started_at)
+        _observe(reply, options, client, listener, started_at)
         return reply
 
     async def parse(self, **options: Any) -> Any:
@@ -190,7 +192,7 @@ class _Completions(AsyncCompletions):
         listener, started_at = current_listener(), time.time()
         with listening(None):
             reply = await super().parse(**options)
-        _observe(reply, options, list(client.observers), listener, started_at)
+        _observe(reply, options, client, listener, started_at)
         return reply
 
     def _prepared(self, options: dict[str, Any]) -> tuple[ObservedOpenAI, dict[str, Any]]:
@@ -209,17 +211,18 @@ class _Completions(AsyncCompletions):
 def _observe(
     reply: Any,
     options: dict[str, Any],
-    observers: list[Observer],
+    client: ObservedOpenAI,
     listener: Listener | None,
     started_at: float,
 ) -> None:
+    observers = list(client.observers)
     if isinstance(reply, ChatCompletion):
         note_call(reply, started_at)
     if not observers and listener is None:
         return
     unset = openai.NotGiven | openai.Omit
     request = {key: value for key, value in options.items() if not isinstance(value, unset)}
-    hearing = [listener.on_completion] if listener is not None else []
+    hearing = [] if listener is None else [_telling(listener, client, started_at)]
     if isinstance(reply, ChatCompletion):
         for observer in [*hearing, *observers]:
             observer(request, reply)
@@ -239,6 +242,19 @@ def _observe(
         listener.on_close.append(partial(reading.hand_over, tellers[0]))
 
 
+def _telling(listener: Listener, client: ObservedOpenAI, started_at: float) -> Observer:
+    """Passes a completion on to a listener, with the body of its request and who answered it."""
+    answered_by = AnsweredBy(str(client.base_url).rstrip("/"), client.api_key)
+
+    def pass_on(request: dict[str, Any], completion: ChatCompletion) -> None:
+        body = {name: value for name, value in request.items() if name not in _BESIDE_BODY}
+        body |= request.get("extra_body") or {}
+        hear_reply(listener, "chat_completions", body, completion, started_at, answered_by)
+
+    return pass_on
+
+
+_BESIDE_BODY = frozenset({"extra_headers", "extra_query", "extra_body", "timeout"})
 KEPT_REPLIES = 65536
 """Replies of which a client remembers what was said: about 8 MB."""
 

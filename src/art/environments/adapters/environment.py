@@ -272,7 +272,7 @@ class ModelRequests:
     @contextmanager
     def asking(self) -> Iterator[dict[str, Any]]:
         """Gives the arguments of a request, which runs inside the block."""
-        from art.client.recording.capture import listening
+        from art.recording.listeners import listening
 
         seeded = {} if self.seed is None else {"seed": turn_seed(self.seed, self.count)}
         self.count += 1

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from art.client.recording.capture import listening
 from art.errors import (
     ARTError,
     ConfigurationError,
@@ -27,6 +26,7 @@ from art.errors import (
     LlmUnavailableError,
 )
 from art.process.imports import import_lock
+from art.recording.listeners import listening
 from art.rewards.llm.params import Params, pricing_of, usd_of
 from art.rewards.llm.request import Reply, Request, Usage
 from art.tracking.prices import TokenPricing

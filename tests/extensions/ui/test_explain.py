@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 import art
 from art.cli import app
 from art.errors import ConfigurationError
-from art.tracking.explain import FIRST_ROWS, LAST_ROWS, LOOK_EVERY, Explanation, RunWatch, explain
 from art.tracking.folders import ModelPaths
 from art.tracking.model_files import append_history_row
-from art.tracking.signatures import SIGNATURES, STAGES, slope
 from art.wire.rollout_record import RolloutFailure, RolloutRecord
+from art_extensions.ui.explain import FIRST_ROWS, LAST_ROWS, LOOK_EVERY, Explanation, RunWatch, explain
+from art_extensions.ui.signatures import SIGNATURES, STAGES, slope
 
 STEPS, GROUPS, SIZE = 12, 8, 4
 COUNTER = itertools.count()
@@ -290,7 +290,7 @@ async def log_steps(folder: Path, steps: range, wrong: Change, **names: str) -> 
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.name == "art.tracking.explain"]
+    return [one.getMessage() for one in caplog.records if one.name == "art_extensions.ui.explain"]
 
 
 async def test_a_finding_is_one_line_of_the_log_while_it_trains_and_no_second_one_after_a_resume(

@@ -1,4 +1,4 @@
-"""Says where a run breaks first: the signatures of `art.tracking.signatures`, in the order of the chain.
+"""Says where a run breaks first: the signatures of `art_extensions.ui.signatures`, in the order of the chain.
 
     scenario -> rollout -> reward -> group -> gradient -> promotion
 
@@ -20,8 +20,16 @@ from urllib.parse import quote
 from art.errors import ConfigurationError
 from art.tracking.folders import ModelPaths, find_model, lock_folder, model_folders
 from art.tracking.model_files import append_history_row, read_history
-from art.tracking.signatures import CAUSES, LAST_RESORT, SIGNATURES, Found, HistoryRows, RunTable, Signature
 from art.tracking.step_record import read_rollouts, recorded_steps
+from art_extensions.ui.signatures import (
+    CAUSES,
+    LAST_RESORT,
+    SIGNATURES,
+    Found,
+    HistoryRows,
+    RunTable,
+    Signature,
+)
 
 MOST_EXAMPLES = 3
 """Rollouts that are shown for a finding."""

@@ -10,8 +10,8 @@ from openai.types.chat.chat_completion import Choice
 import art
 from art.errors import TrajectoryLogError
 from art.tracking import trajectory_lines as json_lines
-from art.tracking import trajectory_migration as migration
 from art.utils.trajectory_logging import append_groups, read_trajectory_groups_parquet
+from art_extensions.compat import trajectory_migration as migration
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -1,4 +1,4 @@
-"""Completions become a trajectory: each continues the history that its request repeats, or begins one.
+"""Calls become a trajectory: each continues the history that its request repeats, or begins one.
 
 Two messages are the same turn whatever a client did to it on its way back to the server. Clients drop nulls
 and reasoning, write `content` null or empty, strip replies, parse arguments and write them again. None of
@@ -8,12 +8,15 @@ that makes it another conversation. Other text does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 
-from art.trajectories import History, Trajectory, get_messages
+from art.exchanges import RecordedExchange, TrajectoryExchanges
+from art.history import History
+from art.recording.conversations import CallConversation, conversations_of
+from art.types import get_messages, sample_id
 from art.wire.message_identity import as_dict, message_key, sorted_json
 from art.wire.rollouts import SAMPLE_FIELD
 
@@ -23,11 +26,25 @@ def tools_key(tools: Any) -> str:
     return sorted_json([as_dict(tool) for tool in tools]) if tools else ""
 
 
-class Recorder:
-    """Writes what it hears into one trajectory, until it is closed."""
+class RecordedTrajectory(Protocol):
+    """Has the fields that a recorder writes into: an `art.Trajectory`."""
 
-    def __init__(self, trajectory: Trajectory) -> None:
+    messages_and_choices: Any
+    tools: Any
+    additional_histories: list[History]
+    exchanges: TrajectoryExchanges
+
+
+class Recorder:
+    """Writes what it hears into one trajectory, until it is closed.
+
+    with_exchanges: calls of every dialect, which the trajectory keeps, too; False: chat completions alone.
+    """
+
+    def __init__(self, trajectory: RecordedTrajectory, *, with_exchanges: bool = False) -> None:
         self.trajectory = trajectory
+        self._with_exchanges = with_exchanges
+        self._responses: dict[str, CallConversation] = {}
         self._open = True
         self.on_close: list[Callable[[], None]] = []
         """Take in the streams that nobody reads to their end or closes."""
@@ -36,7 +53,25 @@ class Recorder:
         """Stops recording: the trajectory may already be in training."""
         for settle in self.on_close:
             settle()
+        self.on_close.clear()
         self._open = False
+
+    def on_exchange(self, exchange: RecordedExchange) -> None:
+        """Adds a call. With exchanges, one whose reply was cut off is left out."""
+        if not self._with_exchanges:
+            if exchange.dialect == "chat_completions":
+                self.on_completion(exchange.request, exchange.response)
+        elif self._open and _is_complete(exchange):
+            self.trajectory.exchanges.add(exchange)
+            self.add_conversations(exchange)
+
+    def add_conversations(self, exchange: RecordedExchange) -> None:
+        """Adds a call to the histories. A reply that no sample is known of (another server's) is context."""
+        for found in conversations_of(exchange, self._responses):
+            said = [choice if sample_id(choice) else get_messages([choice])[0] for choice in found.choices]
+            self._add(found.messages, found.tools, said, None)
+            if exchange.dialect == "responses":
+                self._responses[exchange.response.id] = found
 
     def on_completion(
         self, request: dict[str, Any], completion: ChatCompletion, *, parent_id: str | None = None
@@ -50,7 +85,12 @@ class Recorder:
             return
         messages = [as_dict(message) for message in request["messages"]]
         tools = [as_dict(tool) for tool in request.get("tools") or ()] or None
-        first, *further = (_turn(choice) for choice in completion.choices)
+        self._add(messages, tools, [_turn(choice) for choice in completion.choices], parent_id)
+
+    def _add(
+        self, messages: list[Any], tools: list[Any] | None, turns: Sequence[Any], parent_id: str | None
+    ) -> None:
+        first, *further = turns
         history = self._matching(messages, tools, parent_id)
         if history is None:
             history = self._begin([], tools)
@@ -69,23 +109,26 @@ class Recorder:
 
     def _matching(
         self, messages: list[Any], tools: list[Any] | None, parent_id: str | None
-    ) -> Trajectory | History | None:
+    ) -> RecordedTrajectory | History | None:
         """The longest history that the request repeats from its first message on; an empty one fits any.
 
         Of several with the same words, the one whose last turn the request names.
         """
         asked, offered = [message_key(message) for message in messages], tools_key(tools)
-        histories: list[Trajectory | History] = [self.trajectory, *self.trajectory.additional_histories]
+        histories: list[RecordedTrajectory | History] = [
+            self.trajectory,
+            *self.trajectory.additional_histories,
+        ]
         fitting = [history for history in histories if _repeats(history, asked, offered)]
 
-        def likeness(history: Trajectory | History) -> tuple[int, bool]:
+        def likeness(history: RecordedTrajectory | History) -> tuple[int, bool]:
             items = history.messages_and_choices
             return len(items), bool(items) and _is_named(items[-1], messages[len(items) - 1], parent_id)
 
         return max(fitting, key=likeness, default=None)
 
 
-def _repeats(history: Trajectory | History, asked: Sequence[bytes], offered: str) -> bool:
+def _repeats(history: RecordedTrajectory | History, asked: Sequence[bytes], offered: str) -> bool:
     items = history.messages_and_choices
     if len(items) > len(asked) or (items and tools_key(history.tools) != offered):
         return False
@@ -104,6 +147,13 @@ def _is_named(item: Any, repeated: dict[str, Any], parent_id: str | None) -> boo
 
 def _item_key(item: Any) -> bytes:
     return message_key(item.message.model_dump(mode="json") if isinstance(item, Choice) else item)
+
+
+def _is_complete(exchange: RecordedExchange) -> bool:
+    if exchange.dialect != "chat_completions":
+        return True
+    choices = exchange.response.choices
+    return bool(choices) and all(choice.finish_reason for choice in choices)
 
 
 def _turn(choice: Choice) -> Any:

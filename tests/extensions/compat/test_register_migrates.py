@@ -9,7 +9,7 @@ import art
 from art.errors import ConfigurationError
 from art.utils.trajectory_logging import read_trajectory_groups_parquet
 
-CHILD = (sys.executable, str(Path(__file__).parents[1] / "client" / "wire_double.py"))
+CHILD = (sys.executable, str(Path(__file__).parents[2] / "client" / "wire_double.py"))
 
 
 @pytest.mark.slow

@@ -256,7 +256,7 @@ def test_a_file_that_is_read_back_differently_changes_nothing(tmp_path, monkeypa
     append_groups(tmp_path / "0001.parquet", [one("a")])
     append_lines(tmp_path / "0001.jsonl", [one("b")])
     before = (tmp_path / "0001.parquet").read_bytes()
-    monkeypatch.setattr("art.tracking.trajectory_migration.read_parquet", lambda path: [])
+    monkeypatch.setattr("art_extensions.compat.trajectory_migration.read_parquet", lambda path: [])
     result = migrate_jsonl_to_parquet(tmp_path / "0001.jsonl")
     assert result.files_migrated == 0 and "not read back equal" in result.errors[0]
     assert (tmp_path / "0001.parquet").read_bytes() == before and names(tmp_path / "0001.jsonl") == ["b"]

@@ -1,7 +1,7 @@
 """Runs that are broken and really trained: `art explain` names the stage, and the log said it meanwhile.
 
 The signatures that a small model cannot be brought to show in seconds are held by runs whose numbers are
-written through the log: `tests/tracking/test_explain.py`.
+written through the log: `tests/extensions/ui/test_explain.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 import art
 from art.environments import tasks
-from art.tracking.explain import LOOK_EVERY, Explanation, explain
+from art_extensions.ui.explain import LOOK_EVERY, Explanation, explain
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +117,7 @@ async def test_a_run_that_is_broken_is_found(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = RUNS[name]
-    with caplog.at_level(logging.WARNING, "art.tracking.explain"):
+    with caplog.at_level(logging.WARNING, "art_extensions.ui.explain"):
         explanation = await train(tmp_path, run)
     first = explanation.findings[0]
     assert first.stage == run.stage and first.number == run.found[0], explanation.text()
@@ -125,5 +125,5 @@ async def test_a_run_that_is_broken_is_found(
     if run.found[0] not in (12, 15):  # they are of validations, which have no record
         assert len(first.examples) == 3, explanation.text()
     if run.steps % LOOK_EVERY == 0:  # else the steps after the last look show it
-        lines = [one.getMessage() for one in caplog.records if one.name == "art.tracking.explain"]
+        lines = [one.getMessage() for one in caplog.records if one.name == "art_extensions.ui.explain"]
         assert any(line.startswith(f"{run.stage}: ") for line in lines), lines

@@ -1,1 +1,0 @@
-"""What an agent sends and gets, read off its own HTTP client."""
