@@ -123,13 +123,15 @@ class TrainSFTConfig(BaseModel):
     """The options of one call of `model.train_sft`.
 
     learning_rate: one for all batches, or a list with one for each. batch_size: trajectories of one update;
-    "auto" leaves it to the backend (2).
+    "auto" leaves it to the backend (2). assistant_turns: "last" makes all assistant messages but a
+    conversation's last one context.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     learning_rate: float | list[float] = 5e-5
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    assistant_turns: Literal["all", "last"] = "all"
 
     @model_validator(mode="before")
     @classmethod
