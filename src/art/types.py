@@ -100,7 +100,10 @@ class TrainConfig(BaseModel):
     algorithm: str | dict[str, Any] | InstanceOf[Algorithm] | None = None
     """A name of `art.batch.algorithms`, a dict of a name and parts, or an `art.Algorithm`. None: `art`."""
     kl_penalty_coef: float = Field(default=0.0, ge=0)
+    kl_penalty_source: Literal["current_learner", "sample"] = "current_learner"
     grad_accumulation_sequences: int | None = Field(default=None, ge=1)
+    optimizer_save_interval: int = Field(default=5, ge=1)
+    final_training_step: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="before")
     @classmethod
