@@ -116,8 +116,8 @@ class KlSpec(Strict):
         given = (self.step is not None) + (self.lag is not None)
         if given != (self.reference == "step"):
             raise ValueError(
-                f"kl reference {self.reference!r} with step {self.step!r} and lag {self.lag!r}: one of `step` "
-                "and `lag` is needed by 'step' and used by no other"
+                f"kl reference {self.reference!r} with step {self.step!r} and lag {self.lag!r}: one of "
+                "`step` and `lag` is needed by 'step' and used by no other"
             )
         if (self.reference == "adapter") != (self.path is not None):
             raise ValueError(

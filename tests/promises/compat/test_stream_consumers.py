@@ -164,7 +164,7 @@ async def test_a_stream_without_chunks_is_an_error() -> None:
 async def test_a_stream_that_is_cut_off_is_an_error() -> None:
     assert issubclass(IncompleteChatCompletionStreamError, ValueError)
     for cut in (TEXT[:3], TEXT[-1:]):
-        with pytest.raises(IncompleteChatCompletionStreamError, match="`finish_reason`.*cut off"):
+        with pytest.raises(IncompleteChatCompletionStreamError, match=r"`finish_reason`.*cut off"):
             await consume_chat_completion_stream(AsyncStream(cut))
     with pytest.raises(IncompleteChatCompletionStreamError, match="`finish_reason`"):
         consume_sync_chat_completion_stream(SyncStream(TEXT[:1]))
