@@ -143,9 +143,20 @@ class LearningOptions(TypedDict, total=False):
     """Changes the advantage to: advantage + coefficient x (mean kl - kl), with the KL to the reference."""
     kl_penalty_reference_step: Annotated[int | None, Keyword(least=0)]
     """The step of the model that is the KL reference. None: the base model."""
+    kl_penalty_step_lag: Annotated[int | None, Keyword(least=1)]
+    """Makes the KL reference the step that is this many steps before the current one, at least step 0."""
+    kl_penalty_source: Annotated[
+        Literal["current_learner", "sample"],
+        Keyword("current_learner", takes="'current_learner' or 'sample'"),
+    ]
+    """The policy's logprobs in the KL: those before the step ('current_learner'), or those when sampled."""
     kl_ref_adapter_path: Annotated[str | None, Keyword(takes="a path")]
     """The folder of the LoRA that is the KL reference (PEFT's two files): a checkpoint_path of the project,
     or with LocalBackend any folder. It overrides kl_penalty_reference_step.
+    """
+    optimizer_save_interval: Annotated[int, Keyword(5, least=1)]
+    """The most steps between two saves of the optimizer's state. It is saved with every step, which satisfies
+    any interval: a run resumes exactly at its newest step.
     """
     adam_params: Mapping[str, Any] | None
     """A dict of betas, eps, weight_decay, max_grad_norm, warmup_steps, lr_scheduler_type, max_steps. It
@@ -185,6 +196,8 @@ class JobOptions(LearningOptions, total=False):
 
     save_checkpoint: Annotated[bool, Keyword(True)]
     """Sets checkpoint_path of the result. The server saves the checkpoint in any case."""
+    final_training_step: Annotated[int | None, Keyword(least=1)]
+    """The last step of the run, whose optimizer state is saved too, as that of every step is."""
     expected_step: Annotated[int | None, Keyword(least=0)]
     """Raises an error if the model is at another step."""
     max_steps_off_policy: Annotated[int | None, Keyword(least=0)]

@@ -513,12 +513,14 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         config: TrainSFTConfig | None = None,
         _config: Mapping[str, Any] | None = None,
         verbose: bool = False,
+        log_metrics: bool = True,
     ) -> TrainResult:
         """Fine-tunes on the assistant messages of the trajectories and logs the metrics at the new step.
 
         trajectories: trajectories, or rows: dicts with `messages`, with `conversations`, or with `prompt` and
         `completion`, in a list or a `datasets.Dataset`. One call makes one step; without trajectories nothing
-        happens and nothing is logged. config: learning rate (one, or one a batch) and batch size.
+        happens and nothing is logged. config: learning rate (one, or one a batch), batch size and the turns
+        to learn. log_metrics: False writes no row; the metrics are in the result.
         """
         from art.client.sft.sft_request import refuse_sft_options
 
@@ -532,7 +534,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
                 result.metrics["time/step_trainer_s"] = time.monotonic() - started
             return result
 
-        return await self._train_and_log(None, train)
+        return await (self._train_and_log(None, train) if log_metrics else train())
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> list[int]:
         """Deletes all checkpoints except the newest and the best one; returns the deleted steps.

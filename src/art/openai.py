@@ -13,14 +13,17 @@ from openai.types.chat.chat_completion import Choice
 from pydantic import SkipValidation
 
 from art.streamed_completion import (
+    IncompleteChatCompletionStreamError,
     consume_chat_completion_stream,
     consume_sync_chat_completion_stream,
+    finalize_chat_completion,
     init_chat_completion,
     update_chat_completion,
 )
 
 __all__ = [
     "Choice",
+    "IncompleteChatCompletionStreamError",
     "Message",
     "MessageOrChoice",
     "Messages",
@@ -29,6 +32,7 @@ __all__ = [
     "Tools",
     "consume_chat_completion_stream",
     "consume_sync_chat_completion_stream",
+    "finalize_chat_completion",
     "init_chat_completion",
     "update_chat_completion",
 ]

@@ -29,13 +29,20 @@ OnChunk = Callable[..., Any]
 """Called with each chunk, or, if it takes two arguments, with each chunk and the completion so far."""
 
 
+class IncompleteChatCompletionStreamError(ServerError, ValueError):
+    """A stream that ended before its completion did: the reply is cut off, or its usage is missing."""
+
+
 async def consume_chat_completion_stream(
-    stream: AsyncIterable[ChatCompletionChunk], on_chunk: OnChunk | None = None
+    stream: AsyncIterable[ChatCompletionChunk],
+    on_chunk: OnChunk | None = None,
+    *,
+    require_usage: bool = False,
 ) -> ChatCompletion:
     """The completion of a stream. `on_chunk` may raise StopIteration: the stream is closed, and what came so
     far is the completion; its choices have no `finish_reason` then.
 
-    Raises ServerError for a stream without any chunk.
+    Raises IncompleteChatCompletionStreamError as `finalize_chat_completion` does.
     """
     tell = _chunk_callback(on_chunk)
     completion: ChatCompletion | None = None
@@ -46,12 +53,12 @@ async def consume_chat_completion_stream(
         except StopIteration:
             if (close := getattr(stream, "close", None) or getattr(stream, "aclose", None)) is not None:
                 await close()
-            break
-    return _complete(completion)
+            return completion
+    return finalize_chat_completion(completion, require_usage=require_usage)
 
 
 def consume_sync_chat_completion_stream(
-    stream: Iterable[ChatCompletionChunk], on_chunk: OnChunk | None = None
+    stream: Iterable[ChatCompletionChunk], on_chunk: OnChunk | None = None, *, require_usage: bool = False
 ) -> ChatCompletion:
     """Does the same as `consume_chat_completion_stream`, for the client without `await`."""
     tell = _chunk_callback(on_chunk)
@@ -63,8 +70,8 @@ def consume_sync_chat_completion_stream(
         except StopIteration:
             if (close := getattr(stream, "close", None)) is not None:
                 close()
-            break
-    return _complete(completion)
+            return completion
+    return finalize_chat_completion(completion, require_usage=require_usage)
 
 
 def init_chat_completion(chunk: ChatCompletionChunk) -> ChatCompletion:
@@ -91,6 +98,25 @@ def update_chat_completion(
             setattr(completion, name, value)
 
 
+def finalize_chat_completion(
+    completion: ChatCompletion | None, *, require_usage: bool = False
+) -> ChatCompletion:
+    """Returns a completion whose stream has ended; None: no chunk came.
+
+    Raises IncompleteChatCompletionStreamError for a completion without choices, for a choice without
+    `finish_reason`, and with `require_usage` for one without usage.
+    """
+    if completion is None:
+        missing = "its first chunk; ask again"
+    elif not completion.choices or not all(choice.finish_reason for choice in completion.choices):
+        missing = "a `finish_reason` of each choice: the reply is cut off; ask again"
+    elif require_usage and completion.usage is None:
+        missing = "the usage; ask with stream_options={'include_usage': True}"
+    else:
+        return completion
+    raise IncompleteChatCompletionStreamError(f"the stream ended before {missing}", status=200)
+
+
 def _chunk_callback(on_chunk: OnChunk | None) -> Callable[[ChatCompletionChunk, ChatCompletion], Any]:
     if on_chunk is None:
         return lambda chunk, completion: None
@@ -105,12 +131,6 @@ def _chunk_callback(on_chunk: OnChunk | None) -> Callable[[ChatCompletionChunk, 
 def _updated(completion: ChatCompletion | None, chunk: ChatCompletionChunk) -> ChatCompletion:
     completion = completion or init_chat_completion(chunk)
     update_chat_completion(completion, chunk)
-    return completion
-
-
-def _complete(completion: ChatCompletion | None) -> ChatCompletion:
-    if completion is None:
-        raise ServerError("the stream ended before its first chunk; ask again", status=200)
     return completion
 
 

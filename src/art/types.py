@@ -100,7 +100,10 @@ class TrainConfig(BaseModel):
     algorithm: str | dict[str, Any] | InstanceOf[Algorithm] | None = None
     """A name of `art.batch.algorithms`, a dict of a name and parts, or an `art.Algorithm`. None: `art`."""
     kl_penalty_coef: float = Field(default=0.0, ge=0)
+    kl_penalty_source: Literal["current_learner", "sample"] = "current_learner"
     grad_accumulation_sequences: int | None = Field(default=None, ge=1)
+    optimizer_save_interval: int = Field(default=5, ge=1)
+    final_training_step: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -123,13 +126,15 @@ class TrainSFTConfig(BaseModel):
     """The options of one call of `model.train_sft`.
 
     learning_rate: one for all batches, or a list with one for each. batch_size: trajectories of one update;
-    "auto" leaves it to the backend (2).
+    "auto" leaves it to the backend (2). assistant_turns: "last" makes all assistant messages but a
+    conversation's last one context.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     learning_rate: float | list[float] = 5e-5
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    assistant_turns: Literal["all", "last"] = "all"
 
     @model_validator(mode="before")
     @classmethod

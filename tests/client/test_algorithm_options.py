@@ -117,6 +117,18 @@ def test_what_is_unknown_or_does_not_fit_is_refused(options: dict[str, Any], nam
             KlSpec(estimator="k1", coefficient=0.1, place="shaped_advantage", reference="step", step=4),
         ),
         (
+            {"kl_penalty_coef": 0.1, "kl_penalty_step_lag": 4, "kl_penalty_source": "sample"},
+            "kl",
+            KlSpec(
+                estimator="k1",
+                coefficient=0.1,
+                place="shaped_advantage",
+                reference="step",
+                lag=4,
+                source="sampler",
+            ),
+        ),
+        (
             {"kl_penalty_coef": 0.1, "kl_penalty_reference_step": 4, "kl_ref_adapter_path": "/x"},
             "kl",
             KlSpec(estimator="k1", coefficient=0.1, place="shaped_advantage", reference="adapter", path="/x"),
@@ -196,6 +208,12 @@ def test_neutral_values_change_nothing(options: dict[str, Any]) -> None:
     ("options", "named"),
     [
         ({"kl_penalty_reference_step": 3}, "kl_penalty_coef"),
+        ({"kl_penalty_step_lag": 3}, "kl_penalty_coef"),
+        ({"kl_penalty_source": "sample"}, "kl_penalty_coef"),
+        (
+            {"kl_penalty_coef": 0.1, "kl_penalty_step_lag": 3, "kl_penalty_reference_step": 3},
+            "kl_penalty_reference_step=3.: give one reference",
+        ),
         ({"kl_penalty_coef": 0.1, "kimi_k2_tau": 0.1}, "one KL term"),
         ({"kl_penalty_coef": -0.1}, "kl_penalty_coef=-0.1.*at least 0"),
         ({"kl_penalty_coef": 0.1, "algorithm": {"kl": {"coefficient": 1.0}}}, "one KL term"),

@@ -231,6 +231,12 @@ def test_in_process_is_accepted_and_says_that_it_does_nothing(tmp_path, caplog):
     assert "in_process=True has no effect" in caplog.text
 
 
+@pytest.mark.parametrize("replay", [True, False])
+def test_the_routing_of_experts_is_computed_again_whatever_is_asked(tmp_path, caplog, replay):
+    art.LocalBackend(path=tmp_path, enable_expert_replay=replay)
+    assert caplog.text == ""
+
+
 def test_the_real_server_s_settings_know_what_we_send():
     from art.process.running_server import SERVER_OPTIONS
     from art.server.settings import ServerSettings

@@ -84,6 +84,8 @@ def test_train_config():
     assert art.TrainConfig().learning_rate == 5e-6
     assert art.TrainConfig(beta=0.25).kl_penalty_coef == 0.25
     assert art.TrainConfig().keywords() == {}
+    newer = art.TrainConfig(optimizer_save_interval=10, final_training_step=30, kl_penalty_source="sample")
+    assert list(newer.keywords()) == ["kl_penalty_source", "optimizer_save_interval", "final_training_step"]
     mine = art.Algorithm(name="mine")
     for algorithm in ("gspo", {"name": "gspo", "ratio": "token"}, mine):
         config = art.TrainConfig(learning_rate=None, algorithm=algorithm)

@@ -90,7 +90,7 @@ async def test_all_weights_are_trained_on_request(backend, model, double: Double
     [
         ({"engine_arg": {}}, "did you mean 'engine_args'"),
         ({"peft_args": {"rank": 8}}, r"\['peft_args'\]\['rank'\]: no such key; did you mean 'r'\?"),
-        ({"lora_config": {"r": 8}}, "lora_config.*no such key"),
+        ({"lora_config": {"r": 8}}, "lora_config has no 'r', did you mean 'rank'"),
         ({"init_args": {"full_finetune": True}}, "full_finetuning"),
         ({"init_args": {"full_finetuning": "yes"}}, "True or False"),
         ({"init_args": {"full_finetuning": True}, "peft_args": {"r": 4}}, "leave one of both out"),

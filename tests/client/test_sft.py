@@ -62,6 +62,18 @@ def test_what_comes_again_is_sent_once() -> None:
     assert len(made.conversations) == 2 and made.batches == [[0, 1], [0, 0]]
 
 
+def test_only_the_last_turn_of_each_conversation_is_learned() -> None:
+    aside = art.History(messages_and_choices=[USER, YES, USER, YES])
+    said = talk(YES, USER, choice("no", "s1"), additional_histories=[aside])
+    made = request(said, config=TrainSFTConfig(assistant_turns="last"))
+    weights = [[one.get("weight", 1) for one in talked.messages[1::2]] for talked in made.conversations]
+    assert weights == [[0, 1], [0, 1]] and made.conversations[0].samples == {3: "s1"}
+    assert all("weight" not in one for one in said.messages_and_choices if isinstance(one, dict))
+    assert "weight" not in str(request(said).conversations)
+    with pytest.raises(ValueError, match="'all' or 'last'"):
+        TrainSFTConfig(assistant_turns="first")  # type: ignore[arg-type]
+
+
 def test_one_rate_for_all_or_one_a_batch() -> None:
     five = [talk(choice(str(n))) for n in range(5)]
     assert request(*five).learning_rates == [5e-5] * 3
@@ -127,6 +139,16 @@ async def test_one_call_is_one_step_and_one_row_of_the_log(
     assert nothing.step == 1 and len(double.jobs) == len(history(model)) == 1
     with pytest.raises(ConfigurationError, match="there are no further options"):
         await model.train_sft([talk(YES)], _config={"beta": 1})
+
+
+async def test_a_step_without_a_row_of_the_log(
+    backend: art.RemoteBackend, double: Double, model: art.TrainableModel
+) -> None:
+    await model.register(backend)
+    quiet = await model.train_sft([talk(YES)], log_metrics=False)
+    assert quiet.step == 1 and quiet.metrics["data/sheet/trained_rollouts"] == 1
+    await model.train_sft([talk(YES)])
+    assert [row["training_step"] for row in history(model)] == [2]
 
 
 @pytest.mark.extension

@@ -218,6 +218,9 @@ async def test_a_file_is_one_call_with_a_rate_for_each_batch(tmp_path: Path) -> 
     ((read, config),) = student.calls
     assert len(read) == 15 and config.batch_size == 2
     assert config.learning_rate == create_lr_schedule(8, 1.0, "cosine", warmup_steps=0)
+    assert config.assistant_turns == "all"
+    await train_sft_from_file(student, path, assistant_turns="last")
+    assert student.calls.pop()[1].assistant_turns == "last"
 
     # In two halves: the same examples at the same rates.
     for first, last in ((0, 3), (3, None)):

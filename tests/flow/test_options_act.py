@@ -98,7 +98,11 @@ async def test_each_keyword_changes_what_it_says(tmp_path: Path, caplog: pytest.
         ):
             metrics = (await train(*groups, kl_penalty_coef=0.5, learning_rate=1e-12, **reference)).metrics
             found.append(metrics["loss/kl_policy_ref"])
-        assert found[0] != 0 and found == pytest.approx([found[0]] * 3, rel=1e-3)
+        for source in ("current_learner", "sample"):
+            moving = {"kl_penalty_step_lag": await model.get_step() - 2, "kl_penalty_source": source}
+            metrics = (await train(*groups, kl_penalty_coef=0.5, learning_rate=1e-12, **moving)).metrics
+            found.append(metrics["loss/kl_policy_ref"])
+        assert found[0] != 0 and found == pytest.approx([found[0]] * 5, rel=1e-3)
         copies = list((tmp_path / "server" / "references").iterdir())
         assert len(copies) == 1
         remote = art.RemoteBackend(model.inference_base_url, model.inference_api_key)

@@ -52,6 +52,17 @@ async def test_speeds_are_quotients_of_sums_over_the_run():
     assert row["time/cum/wall_s"] == 10 and row["time/cum/eval_s"] == 2
 
 
+async def test_the_actor_s_amounts_have_a_second_name():
+    builder = MetricsBuilder("train")
+    builder.add_data(step_rollout_tokens=100)
+    builder.add_user_timing(step_rollout_s=4)
+    builder.add_idle_times(step_rollout_idle_s=2)
+    row = await builder.flush()
+    assert row["throughput/avg_actor_tok_per_s"] == 25 and row["throughput/step_actor_idle_s"] == 2
+    with pytest.raises(ConfigurationError, match="step_actor_s and step_rollout_s are one amount"):
+        builder.add_user_timing(step_actor_s=1, step_rollout_s=1)
+
+
 async def test_no_speed_without_time():
     builder = MetricsBuilder("train")
     builder.add_data(step_actor_tokens=5)

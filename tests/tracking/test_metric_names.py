@@ -33,6 +33,12 @@ def test_sections_and_splits():
         "time",
         "data",
         "system",
+        "objective",
+        "pipeline_settings",
+        "queue",
+        "sample_efficiency",
+        "discarded",
+        "vllm",
     } == METRIC_SECTIONS
     assert TRAIN_GRADIENT_STEPS_KEY == "data/step_num_gradient_steps"
 
@@ -45,6 +51,7 @@ def test_sections_and_splits():
         ("reward/format", "val", "reward/format"),
         ("loss/train", "train", "loss/train"),
         ("test/acc", "train", "test/acc"),
+        ("queue/groups", "train", "queue/groups"),
         ("tools/calls", "train", "train/tools/calls"),
         ("loss/train", "discarded", "discarded/loss/train"),
     ],

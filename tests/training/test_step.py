@@ -195,11 +195,13 @@ def with_advantages(batch: Batch, change: Callable[[np.ndarray], Any]) -> Batch:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("source", ["policy", "sampler"])
 @pytest.mark.parametrize("place", ["advantage", "shaped_advantage"])
-def test_a_kl_in_the_advantage_is_the_difference_to_the_base(place: str) -> None:
-    algorithm = Algorithm(kl=KlSpec(estimator="k1", coefficient=0.3, place=place))
+def test_a_kl_in_the_advantage_is_the_difference_to_the_base(place: str, source: str) -> None:
+    algorithm = Algorithm(kl=KlSpec(estimator="k1", coefficient=0.3, place=place, source=source))
     batch = games(13, groups=2, size=3)
-    kl_E = (logprobs(trainer(), batch) - base_logprobs(batch)).numpy()
+    drawn = torch.tensor(batch.entries.logprob_E)
+    kl_E = ((drawn if source == "sampler" else logprobs(trainer(), batch)) - base_logprobs(batch)).numpy()
     penalty_E = 0.3 * (kl_E - (kl_E.mean() if place == "shaped_advantage" else 0.0))
     by_hand = after(with_advantages(games(13, groups=2, size=3), lambda a: a - penalty_E), Algorithm())
     assert distance(after(batch, algorithm), by_hand) < 1e-5  # advantages are float32 on the wire

@@ -112,12 +112,16 @@ class InternalModelConfig(TypedDict, total=False):
     init_args: InitArgs
     engine_args: EngineArgs
     peft_args: PeftArgs
+    lora_config: dict[str, Any]
+    """The keys of `art.LoRAConfig`."""
     tinker_args: TinkerArgs | None
     tinker_native_args: TinkerNativeArgs | None
     trainer_args: TrainerArgs
     trainer_gpu_ids: list[int]
     inference_gpu_ids: list[int]
     rollout_weights_mode: Literal["lora", "merged"]
+    rollout_weight_update_mode: Literal["step_lora", "in_flight_lora"]
+    vllm_runtime: dict[str, Any]
     chat_template_kwargs: dict[str, Any]
     chat_template: str
     chat_template_path: str

@@ -245,9 +245,13 @@ class MetricsBuilder:
         step_num_scenarios: float | None = None,
         step_actor_tokens: float | None = None,
         scenario_ids: Iterable[Any] | None = None,
+        step_rollout_tokens: float | None = None,
     ) -> None:
-        """Add counts of data; `scenario_ids` count once over the run (`data/cum/num_unique_scenarios`)."""
-        counts = {"step_num_scenarios": step_num_scenarios, "step_actor_tokens": step_actor_tokens}
+        """Add counts of data; `scenario_ids` count once over the run (`data/cum/num_unique_scenarios`).
+        step_rollout_tokens: another name of step_actor_tokens.
+        """
+        tokens = _of_two_names("step_actor_tokens", step_actor_tokens, step_rollout_tokens)
+        counts = {"step_num_scenarios": step_num_scenarios, **tokens}
         self.add_metrics(_prefix_names("data", counts), scenario_ids or ())
 
     def add_user_timing(
@@ -255,16 +259,24 @@ class MetricsBuilder:
         step_wall_s: float | None = None,
         step_actor_s: float | None = None,
         step_eval_s: float | None = None,
+        step_rollout_s: float | None = None,
     ) -> None:
-        """Add seconds that the program measured itself."""
-        seconds = {"step_wall_s": step_wall_s, "step_actor_s": step_actor_s, "step_eval_s": step_eval_s}
+        """Add seconds that the program measured itself. step_rollout_s: another name of step_actor_s."""
+        acting = _of_two_names("step_actor_s", step_actor_s, step_rollout_s)
+        seconds = {"step_wall_s": step_wall_s, "step_eval_s": step_eval_s, **acting}
         self.add_metrics(_prefix_names("time", seconds))
 
     def add_idle_times(
-        self, step_trainer_idle_s: float | None = None, step_actor_idle_s: float | None = None
+        self,
+        step_trainer_idle_s: float | None = None,
+        step_actor_idle_s: float | None = None,
+        step_rollout_idle_s: float | None = None,
     ) -> None:
-        """Add seconds in which the trainer or the actor waited."""
-        seconds = {"step_trainer_idle_s": step_trainer_idle_s, "step_actor_idle_s": step_actor_idle_s}
+        """Add seconds in which the trainer or the actor waited. step_rollout_idle_s: another name of
+        step_actor_idle_s.
+        """
+        waiting = _of_two_names("step_actor_idle_s", step_actor_idle_s, step_rollout_idle_s)
+        seconds = {"step_trainer_idle_s": step_trainer_idle_s, **waiting}
         self.add_metrics(_prefix_names("throughput", seconds))
 
     @contextmanager
@@ -370,6 +382,13 @@ def active_builder() -> MetricsBuilder | None:
 
 def _prefix_names(section: str, amounts: Mapping[str, float | None]) -> dict[str, float]:
     return {f"{section}/{name}": value for name, value in amounts.items() if value is not None}
+
+
+def _of_two_names(name: str, value: float | None, renamed: float | None) -> dict[str, float | None]:
+    if value is not None and renamed is not None:
+        other = name.replace("actor", "rollout")
+        raise ConfigurationError(f"{name} and {other} are one amount: give one of them")
+    return {name: renamed if value is None else value}
 
 
 def _checked_context(cost_context: str) -> str:

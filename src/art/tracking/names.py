@@ -18,7 +18,8 @@ from art.errors import ConfigurationError
 from art.wire.jobs import BalanceSheet
 
 SECTIONS = frozenset(
-    {"reward", "loss", "offpolicy", "pipeline", "throughput", "costs", "time", "data", "system"}
+    "reward loss offpolicy pipeline throughput costs time data system "
+    "objective pipeline_settings queue sample_efficiency discarded vllm".split()
 )
 SPLITS = frozenset({"train", "val", "test"})
 STEP_COLUMN = "training_step"

@@ -142,7 +142,8 @@ def shape_advantages(
     penalty_E, kl = None, algorithm.kl
     if kl is not None and kl.place != "loss":
         against_E = columns.sampled_E if columns.reference_E is None else columns.reference_E
-        kl_E = kl_term(kl, first.logprobs_E, against_E)
+        policy_E = columns.sampled_E if kl.source == "sampler" else first.logprobs_E
+        kl_E = kl_term(kl, policy_E, against_E)
         mean = metrics["loss/kl_policy_ref"] = float(kl_E.mean())
         penalty_E = kl.coefficient * (kl_E - mean if kl.place == "shaped_advantage" else kl_E)
     in_reward = kl is not None and kl.place == "reward"

@@ -99,20 +99,25 @@ class KlSpec(Strict):
     baselines and whitening. advantage: off each token's finished advantage. shaped_advantage: advantage +
     coefficient * (mean kl - kl), whose sum over the batch is zero."""
     reference: Literal["base", "step", "adapter", "sampler"] = "base"
-    """base: the model without adapter. step: `step` of the same model. adapter: the LoRA in folder `path`.
-    sampler: the policy that sampled."""
+    """base: the model without adapter. step: `step` of the same model, or `lag` steps before its newest.
+    adapter: the LoRA in folder `path`. sampler: the policy that sampled."""
     step: int | None = Field(default=None, ge=0)
+    lag: int | None = Field(default=None, ge=1)
+    """step: a reference that moves with the policy, from step 0 on."""
     path: str | None = None
     """adapter: a folder on the server's machine, below its data folder."""
     importance: bool = False
     """loss: times the ratio, which makes the gradient that of the true divergence off policy (k3)."""
+    source: Literal["policy", "sampler"] = "policy"
+    """Outside of the loss: the logprobs under the policy are those before the step, or those when sampled."""
 
     @model_validator(mode="after")
     def _step_belongs_to_step(self) -> KlSpec:
-        if (self.reference == "step") != (self.step is not None):
+        given = (self.step is not None) + (self.lag is not None)
+        if given != (self.reference == "step"):
             raise ValueError(
-                f"kl reference {self.reference!r} with step {self.step!r}: `step` is needed by 'step' and "
-                "used by no other"
+                f"kl reference {self.reference!r} with step {self.step!r} and lag {self.lag!r}: one of "
+                "`step` and `lag` is needed by 'step' and used by no other"
             )
         if (self.reference == "adapter") != (self.path is not None):
             raise ValueError(

@@ -7,7 +7,8 @@ its fields. Loading this module loads LangChain.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -27,6 +28,12 @@ from art.client.http.connection import CONNECT_S
 from art.client.http.openai_client import AnyLoopClient
 from art.errors import ConfigurationError
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
+from art_extensions.langgraph.call_deadline import (
+    awaited_within,
+    called_within,
+    iterated_within,
+    streamed_within,
+)
 from art_extensions.langgraph.graph_rollout import (
     CURRENT_CONFIG,
     ChatEndpoint,
@@ -145,6 +152,8 @@ class RolloutChatModel(ChatOpenAI):
 
     art_model: Any = Field(default=None, exclude=True, repr=False)
     """The model whose endpoint is used outside of its own rollouts."""
+    invoke_timeout: float | None = Field(default=TIMEOUT_S, exclude=True)
+    """Seconds of one call, its retries included; None: no limit but that of each request."""
 
     def __init__(self, **fields: Any) -> None:
         if "http_client" not in fields:  # LangChain's copies bring everything along
@@ -164,6 +173,20 @@ class RolloutChatModel(ChatOpenAI):
         if payload.get("model") == ROLLOUT_MODEL:
             payload["model"] = endpoint.model
         return payload
+
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        call = partial(super()._generate, *args, **kwargs)
+        return called_within(self.invoke_timeout, call)
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        return await awaited_within(self.invoke_timeout, super()._agenerate(*args, **kwargs))
+
+    def _stream(self, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
+        return iterated_within(self.invoke_timeout, super()._stream(*args, **kwargs))
+
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+        async for piece in streamed_within(self.invoke_timeout, super()._astream(*args, **kwargs)):
+            yield piece
 
     def _create_chat_result(
         self, response: dict[str, Any] | openai.BaseModel, generation_info: dict[str, Any] | None = None

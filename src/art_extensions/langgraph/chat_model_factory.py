@@ -41,6 +41,7 @@ def init_chat_model(
     model_provider: str | None = None,
     configurable_fields: Literal["any"] | Sequence[str] | None = None,
     config_prefix: str | None = None,
+    invoke_timeout: float | None = 600.0,
     **kwargs: Any,
 ) -> Any:
     """A LangChain `ChatOpenAI` whose calls go to the rollout that runs, at its newest step.
@@ -49,8 +50,9 @@ def init_chat_model(
     its aliases, and refuses others. An `art.Model` or `art.TrainableModel` also works outside of rollouts;
     inside a rollout of another model it keeps its own endpoint, untrained (a judge). model_provider: "openai"
     or nothing. configurable_fields, config_prefix: fields that `config={"configurable": {...}}` may change,
-    as in LangChain; "any": the usual ones. kwargs: of `ChatOpenAI` (temperature, 1.0 unless given;
-    max_tokens; max_retries; ...).
+    as in LangChain; "any": the usual ones. invoke_timeout: the seconds of one call, its retries included,
+    after which it raises DeadlineError; None: no limit but `timeout`, of each request. kwargs: of
+    `ChatOpenAI` (temperature, 1.0 unless given; max_tokens; max_retries; ...).
 
     Raises ConfigurationError for another provider, and for kwargs that would send calls elsewhere.
     """
@@ -59,12 +61,14 @@ def init_chat_model(
             f"init_chat_model({refused[0]}=...): the rollout says where calls go; for another server use "
             "langchain_openai.ChatOpenAI, or give an art.Model with inference_base_url"
         )
+    if invoke_timeout is not None and not invoke_timeout > 0:
+        raise ConfigurationError(f"init_chat_model({invoke_timeout=}): a number of seconds above 0, or None")
     given = model if isinstance(model, Model) else None
     name = None if given is not None else _plain_name(model, model_provider)
     with extra_needed("langgraph", "art.langgraph"):
         from art_extensions.langgraph.chat_model import ROLLOUT_MODEL, RolloutChatModel, configurable
 
-    options = {"temperature": 1.0, **kwargs}
+    options = {"temperature": 1.0, "invoke_timeout": invoke_timeout, **kwargs}
     chat = RolloutChatModel(art_model=given, model=name or ROLLOUT_MODEL, **options)
     return chat if configurable_fields is None else configurable(chat, configurable_fields, config_prefix)
 

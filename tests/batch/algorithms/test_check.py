@@ -77,6 +77,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"kl": {"coefficient": 0.1, "place": "reward", "importance": True}}, "kl.importance acts on"),
     ({"kl": {"coefficient": 0.1, "estimator": "k1"}}, "pulls nowhere"),
+    ({"kl": {"coefficient": 0.1, "source": "sampler"}}, "outside of the loss"),
+    (
+        {"kl": {"coefficient": 0.1, "place": "advantage", "source": "sampler", "reference": "sampler"}},
+        "another reference than the sampler",
+    ),
     ({"kl": {"coefficient": 0.1, "estimator": "k2", "importance": True}}, "no divergence"),
     (
         {"advantage": {"kind": "distillation"}, "teacher": BASE, "kl": {"coefficient": 0.1}},

@@ -180,11 +180,30 @@ def test_a_template_from_a_file(tmp_path: Path) -> None:
         ({"trainer_gpu_ids": [0], "inference_gpu_ids": [0]}, "must not overlap"),
         ({"rollout_weights_mode": "merged"}, "requires dedicated mode"),
         ({"rollout_weights_mode": "full"}, "either 'lora' or 'merged'"),
+        ({"lora_config": {"rnk": 4}}, "lora_config has no 'rnk', did you mean 'rank'"),
+        ({"lora_config": {"rank": 4}, "peft_args": {"r": 8}}, "lora_config and peft_args differ"),
+        ({"lora_confg": {}}, "did you mean 'lora_config'"),
+        ({"rollout_weight_update_mode": "in_flight_lora"}, "in_flight_lora': it is not built"),
+        (
+            {"vllm_runtime": {"mode": "external", "server_url": "http://gpu", "api_key": "sesame"}},
+            r"'http://gpu', 'api_key': '\*\*\*'.*LocalBackend\(server_options=.*urls",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(config: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         model_settings(config)
+
+
+def test_the_keys_of_newer_releases(caplog: pytest.LogCaptureFixture) -> None:
+    newer = {
+        "lora_config": art.LoRAConfig(rank=4, alpha=8),
+        "rollout_weight_update_mode": "step_lora",
+        "vllm_runtime": {"mode": "managed"},
+    }
+    assert model_settings(newer) == model_settings({"peft_args": {"r": 4, "lora_alpha": 8}})
+    assert model_settings({"lora_config": {"rank": 4}, "peft_args": {"r": 4}}) is not None
+    assert caplog.messages == []
 
 
 def test_two_sets_of_gpus_and_merged_weights_are_noted(caplog: pytest.LogCaptureFixture) -> None:

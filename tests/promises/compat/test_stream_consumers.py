@@ -10,8 +10,10 @@ from openai.types.chat import ChatCompletionChunk
 
 from art.errors import ServerError
 from art.openai import (
+    IncompleteChatCompletionStreamError,
     consume_chat_completion_stream,
     consume_sync_chat_completion_stream,
+    finalize_chat_completion,
     init_chat_completion,
     update_chat_completion,
 )
@@ -110,11 +112,15 @@ async def test_tool_calls_by_index_reasoning_refusal_and_the_older_call() -> Non
 
 async def test_several_choices_come_in_their_order() -> None:
     stream = AsyncStream(
-        [chunk({"content": "b"}, 1), chunk({"content": "a"}, 0), chunk({}, 1, finish_reason="length")]
+        [
+            chunk({"content": "b"}, 1),
+            chunk({"content": "a"}, 0, finish_reason="stop"),
+            chunk({}, 1, finish_reason="length"),
+        ]
     )
     choices = (await consume_chat_completion_stream(stream)).choices
     assert [(choice.index, choice.message.content) for choice in choices] == [(0, "a"), (1, "b")]
-    assert [choice.finish_reason for choice in choices] == [None, "length"]
+    assert [choice.finish_reason for choice in choices] == ["stop", "length"]
 
 
 async def test_on_chunk_sees_each_chunk_and_may_stop() -> None:
@@ -153,6 +159,24 @@ async def test_other_errors_of_on_chunk_are_the_callers() -> None:
 async def test_a_stream_without_chunks_is_an_error() -> None:
     with pytest.raises(ServerError, match="before its first chunk"):
         await consume_chat_completion_stream(AsyncStream([]))
+
+
+async def test_a_stream_that_is_cut_off_is_an_error() -> None:
+    assert issubclass(IncompleteChatCompletionStreamError, ValueError)
+    for cut in (TEXT[:3], TEXT[-1:]):
+        with pytest.raises(IncompleteChatCompletionStreamError, match=r"`finish_reason`.*cut off"):
+            await consume_chat_completion_stream(AsyncStream(cut))
+    with pytest.raises(IncompleteChatCompletionStreamError, match="`finish_reason`"):
+        consume_sync_chat_completion_stream(SyncStream(TEXT[:1]))
+
+
+async def test_usage_can_be_required() -> None:
+    without = await consume_chat_completion_stream(AsyncStream(TEXT[:-1]))
+    assert without.usage is None and finalize_chat_completion(without) is without
+    with pytest.raises(IncompleteChatCompletionStreamError, match="include_usage"):
+        await consume_chat_completion_stream(AsyncStream(TEXT[:-1]), require_usage=True)
+    with_usage = consume_sync_chat_completion_stream(SyncStream(TEXT), require_usage=True)
+    assert with_usage.usage is not None
 
 
 def test_step_by_step() -> None:

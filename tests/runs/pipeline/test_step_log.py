@@ -136,7 +136,7 @@ async def test_the_mean_of_all_rollouts_is_logged_beside_that_of_the_trained_gro
 ) -> None:
     """So it is where the program died between the step and its log. A reward of NaN is in no mean."""
     await model.register(backend)
-    pace = RolloutPace(batch=1, most_steps=1)
+    pace = RolloutPace(lambda: 2, batch=lambda: 1)
 
     def training_steps() -> TrainingSteps:
         settings = pipeline_settings({})
@@ -164,7 +164,7 @@ async def test_of_states_that_are_saved_at_once_the_newest_is_last(
     backend: FastBackend, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await model.register(backend)
-    pace = RolloutPace(batch=1, most_steps=1)
+    pace = RolloutPace(lambda: 2, batch=lambda: 1)
     steps = TrainingSteps(model, backend, pipeline_settings({}), options={}, is_art_backend=True, pace=pace)
     merge, written = model.merge_state, list[int]()
 

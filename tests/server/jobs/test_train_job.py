@@ -198,6 +198,10 @@ def test_the_reference_is_a_step_of_the_model_or_its_base(tmp_path: Path) -> Non
     assert reference_folder(Algorithm(kl=of_step), known) == str(tmp_path / "0003")
     teacher = TeacherSpec(kind="step", step=0)
     assert reference_folder(Algorithm(teacher=teacher), known) == str(tmp_path / "0000")
+    for lag, step in ((1, 2), (3, 0), (9, 0)):
+        moving = KlSpec(coefficient=0.1, reference="step", lag=lag)
+        (tmp_path / "0002").mkdir(exist_ok=True)
+        assert reference_folder(Algorithm(kl=moving), known) == str(tmp_path / f"{step:04d}")
     sampler = KlSpec(coefficient=0.1, reference="sampler")
     assert reference_folder(Algorithm(teacher=teacher, kl=sampler), known) == str(tmp_path / "0000")
 

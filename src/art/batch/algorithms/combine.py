@@ -121,6 +121,8 @@ def _kl(a: Algorithm) -> Iterator[str]:
         return
     if kl.place != "loss" and kl.importance:
         yield f"kl.importance acts on a KL term in the loss, not on one in {kl.place!r}."
+    if kl.source == "sampler" and (kl.place == "loss" or kl.reference == "sampler"):
+        yield "kl.source 'sampler' acts on a KL outside of the loss, to another reference than the sampler."
     if kl.place == "loss" and kl.estimator == "k1" and not kl.importance:
         yield (
             "kl 'k1' in the loss pulls nowhere: its gradient is zero on average. Use 'k2' or 'k3', "

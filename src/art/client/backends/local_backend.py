@@ -90,8 +90,9 @@ class LocalBackend(RemoteBackend):
     of one GPU; each logged training step then tells `costs/gpu`. server_options: `engine`, `trainer`,
     `control`, `limits`, `teacher` and `allow_origins` of the server's settings. cluster: the Ray cluster
     whose nodes run the workers, `"auto"` or `"HOST:6379"`, or all its settings (`{"address": "auto",
-    "engine": {"gpus": 1}}`); None: this machine runs them. in_process has no effect: it is there for older
-    programs.
+    "engine": {"gpus": 1}}`); None: this machine runs them. in_process and enable_expert_replay have no
+    effect, and are there for other programs: the server always has a process of its own, and the trainer
+    computes the routing of a mixture of experts again.
 
     The server ends with `close()`, with the `with` block, or with the program, whichever comes first. One
     that died is started again with its models, and training jobs that are waited for go on. Backends on one
@@ -110,6 +111,7 @@ class LocalBackend(RemoteBackend):
         cluster: str | Mapping[str, Any] | None = None,
         deadlines: JobDeadlines | None = None,
         supervisor_limits: SupervisorLimits | None = None,
+        enable_expert_replay: bool = True,
     ) -> None:
         if in_process:
             log.info("in_process=True has no effect: the server always has a process of its own")

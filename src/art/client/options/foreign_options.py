@@ -21,7 +21,7 @@ from art.compat.dev import (
     TinkerArgs,
 )
 from art.errors import ConfigurationError, did_you_mean
-from art.wire.nested import MASK, SECRETS, HiddenKey
+from art.wire.nested import MASK, SECRETS, HiddenKey, with_keys_hidden
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def read_options(
         elif option.effect == "acts":
             acting[name] = value
         else:
-            shown = HiddenKey(MASK) if name in SECRETS else value
+            shown = HiddenKey(MASK) if name in SECRETS else with_keys_hidden(value)
             raise ConfigurationError(f"{where}[{name!r}] = {shown!r}: {option.text}")
     if without_effect and log:
         _log.warning("%s: no effect here: %s; %s", where, ", ".join(without_effect), NO_EFFECT)
@@ -137,6 +137,7 @@ SECTIONS = ForeignSection(
             init_args="The base model's loading options, see below.",
             engine_args="The engine's options, see below.",
             peft_args="The adapter's shape, see below.",
+            lora_config="The same by the names of `art.LoRAConfig`, in place of peft_args.",
             trainer_args="The optimizer, see below.",
             tinker_args="The options of Tinker's service, see below.",
             tinker_native_args="The same keys as tinker_args.",
@@ -159,6 +160,20 @@ SECTIONS = ForeignSection(
             "the template gets a message's content as text. Leave it out.",
             "chat_template_content_format",
             neutral=["auto", "string"],
+        ),
+        **refused_options(
+            "it is not built: a request ends on the step that it began with, and the next one gets the "
+            "newest. Leave it out.",
+            "rollout_weight_update_mode",
+            neutral=["step_lora"],
+        ),
+        **refused_options(
+            "the engine belongs to the server, not to one model. Attach to a running vLLM with LocalBackend("
+            "server_options={'engine': {'name': 'vllm', 'options': {'urls': [server_url], 'key_variable': "
+            "NAME}}}); the environment variable NAME has its key. The checkpoints' folder must have one path "
+            "on both.",
+            "vllm_runtime",
+            neutral=[{}, {"mode": "managed"}],
         ),
         **refused_options(
             "torchtune is not used. To train all weights use init_args={'full_finetuning': True}.",

@@ -8,7 +8,8 @@ whatever the combination is:
     advantage_balance                                      advantage.balance
     importance_sampling_level                              ratio
     kl_penalty_coef, kl_penalty_reference_step,            kl: k1, shaping the advantages
-    kl_ref_adapter_path
+    kl_penalty_step_lag, kl_ref_adapter_path,
+    kl_penalty_source
     kimi_k2_tau                                            kl: k1 to the sampler, off the advantages
     truncated_importance_sampling                          mismatch: token_truncate, ratio_to the trainer
     precalculate_logprobs                                  ratio_to the trainer; reinforce if that is 1 always
@@ -189,6 +190,9 @@ def _advantage(parts: dict[str, Any], o: TrainOptions) -> None:
         advantage["balance"] = o["advantage_balance"]
 
 
+_KL_SOURCES: Mapping[str, str] = {"current_learner": "policy", "sample": "sampler"}
+
+
 def _kl(parts: dict[str, Any], o: TrainOptions) -> None:
     terms = []
     if o["kl_penalty_coef"]:
@@ -197,10 +201,11 @@ def _kl(parts: dict[str, Any], o: TrainOptions) -> None:
                 "estimator": "k1",
                 "coefficient": o["kl_penalty_coef"],
                 "place": "shaped_advantage",
+                "source": _KL_SOURCES[o["kl_penalty_source"]],
                 **_reference(o),
             }
         )
-    elif (named := _reference_option(o)) is not None:
+    elif (named := _reference_option(o) or _other_source(o)) is not None:
         name, value = named
         raise ConfigurationError(
             f"train({name}={value!r}) acts on the penalty of `kl_penalty_coef`, which is 0; set that too"
@@ -220,11 +225,21 @@ def _kl(parts: dict[str, Any], o: TrainOptions) -> None:
 
 def _reference_option(o: TrainOptions) -> tuple[str, str | int] | None:
     """The keyword that names the reference, and its value; a folder wins over a step."""
-    if (path := o["kl_ref_adapter_path"]) is not None:
-        return "kl_ref_adapter_path", path
-    if (step := o["kl_penalty_reference_step"]) is not None:
-        return "kl_penalty_reference_step", step
-    return None
+    path, step, lag = o["kl_ref_adapter_path"], o["kl_penalty_reference_step"], o["kl_penalty_step_lag"]
+    if lag is not None and (path is not None or step is not None):
+        other = f"kl_ref_adapter_path={path!r}" if path is not None else f"kl_penalty_reference_step={step!r}"
+        raise ConfigurationError(f"train(kl_penalty_step_lag={lag!r}, {other}): give one reference")
+    named = {
+        "kl_ref_adapter_path": path,
+        "kl_penalty_reference_step": step,
+        "kl_penalty_step_lag": lag,
+    }
+    return next(((name, value) for name, value in named.items() if value is not None), None)
+
+
+def _other_source(o: TrainOptions) -> tuple[str, str] | None:
+    source = o["kl_penalty_source"]
+    return None if source == "current_learner" else ("kl_penalty_source", source)
 
 
 def _reference(o: TrainOptions) -> dict[str, Any]:
@@ -233,6 +248,8 @@ def _reference(o: TrainOptions) -> dict[str, Any]:
             return {"reference": "adapter", "path": path}
         case "kl_penalty_reference_step", step:
             return {"reference": "step", "step": step}
+        case "kl_penalty_step_lag", lag:
+            return {"reference": "step", "lag": lag}
         case _:
             return {"reference": "base"}
 

@@ -31,6 +31,7 @@ from art.client.options.foreign_options import (
 )
 from art.errors import ARTError, ConfigurationError
 from art.tracking.folders import stored_name
+from art.types import peft_arguments
 from art.wire.models import REGISTER_AND_RESUME, SHORTEST_KEY, ModelInfo, RegisterRequest
 from art.wire.records import Bits, first_flaw, quantized_name
 from art.wire.training import LoraSpec, OptimizerSpec
@@ -195,6 +196,11 @@ def optimizer_spec(
 
 def _sections(config: Mapping[str, Any] | None, *, log: bool) -> dict[str, dict[str, Any]]:
     """The acting keys of each section, and under `top` those of the configuration itself."""
+    if isinstance(config, Mapping) and (shape := config.get("lora_config")) is not None:
+        adapter = peft_arguments(shape)
+        if (config.get("peft_args") or adapter) != adapter:
+            raise ConfigurationError("_internal_config: lora_config and peft_args differ: give one")
+        config = {**config, "peft_args": adapter, "lora_config": None}
     top = read_options("_internal_config", config, SECTIONS, log=log)
     tables = {
         "init_args": INIT_ARGS,

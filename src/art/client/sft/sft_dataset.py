@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 BatchSize = int | Literal["auto"]
+AssistantTurns = Literal["all", "last"]
 
 AUTO_BATCH_SIZE = 2
 """What "auto" is."""
@@ -159,12 +160,14 @@ async def train_sft_from_file(
     _config: Mapping[str, Any] | None = None,
     verbose: bool = False,
     shuffle_buffer_size: int = 10000,
+    assistant_turns: AssistantTurns = "all",
 ) -> TrainResult:
     """One call of `model.train_sft` on the whole file: one step of the model.
 
     The schedule spans all batches of all epochs; `initial_step` and `final_step` cut out the batches from the
     one up to before the other. An example that comes again in a later epoch is held and sent once. A file of
     more than 256 MiB needs several calls: `iterate_file` and `create_sft_dataset_iterator`.
+    assistant_turns: as in `TrainSFTConfig`.
 
     Raises ConfigurationError (a ValueError), and what `train_sft` raises.
     """
@@ -178,7 +181,9 @@ async def train_sft_from_file(
         )
     rates = create_lr_schedule(total, peak_lr, schedule_type, warmup_steps=int(total * warmup_ratio))
     examples = iterate_file(file_path, epochs, shuffle_buffer_size, initial_skip=initial_step * size)
-    config = TrainSFTConfig(learning_rate=rates[initial_step:end], batch_size=size)
+    config = TrainSFTConfig(
+        learning_rate=rates[initial_step:end], batch_size=size, assistant_turns=assistant_turns
+    )
     trained = islice(examples, (end - initial_step) * size)
     return await model.train_sft(trained, config, _config=_config, verbose=verbose)
 

@@ -46,7 +46,7 @@ def sft_request(
     for rates that are not one a batch, and for messages that are no JSON; TypeError for what is neither a
     trajectory nor a row; RequestError when it is too large for one request.
     """
-    book = _ConversationIndex()
+    book = _ConversationIndex(last_turn_only=config.assistant_turns == "last")
     of_trajectory = [book.add(number, one) for number, one in enumerate(sft_trajectories(trajectories))]
     if not of_trajectory:
         return None
@@ -98,7 +98,8 @@ def refuse_sft_options(options: Mapping[str, Any] | None) -> None:
 class _ConversationIndex:
     """Conversations in the order in which they first came."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, last_turn_only: bool) -> None:
+        self._last_turn_only = last_turn_only
         self.conversations: list[SftConversation] = []
         self._known: dict[bytes, int] = {}
 
@@ -113,11 +114,14 @@ class _ConversationIndex:
 
     def _index(self, name: str, items: MessagesAndChoices, tools: Sequence[Any] | None) -> int:
         messages = plain_messages(name, items)
-        if not any(message.get("role") == "assistant" for message in messages):
+        spoken = [message for message in messages if message.get("role") == "assistant"]
+        if not spoken:
             raise ConfigurationError(
                 f"train_sft: {name} has no assistant message, so there is nothing to learn from it; its "
                 f"roles: {[message.get('role') for message in messages]!r}"
             )
+        for message in spoken[:-1] if self._last_turn_only else ():
+            message["weight"] = 0
         offered = plain_tools(name, tools)
         samples = {at: found for at, one in enumerate(items) if is_choice(one) and (found := sample_id(one))}
         spelled = json.dumps([messages, offered, samples], sort_keys=True).encode()

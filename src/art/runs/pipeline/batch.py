@@ -37,8 +37,17 @@ class CollectedGroups:
         ages = [step - one.version for one in self.groups]
         return sum(ages) / len(ages) if ages else 0.0
 
+    def take_oldest(self, step: int, limit: float) -> list[FinishedGroup]:
+        """Sets the oldest groups aside until `steps_off_policy` is at most `limit`; returns them."""
+        taken: list[FinishedGroup] = []
+        while self.steps_off_policy(step) > limit:
+            taken.append(min(self.groups, key=lambda one: one.version))
+            self.groups.remove(taken[-1])
+        self.set_aside.setdefault("stale", []).extend(taken)
+        return taken
 
-def group_fate(finished: FinishedGroup, *, oldest: int, needs_spread: bool) -> ScenarioOutcome | None:
+
+def group_fate(finished: FinishedGroup, *, oldest: float, needs_spread: bool) -> ScenarioOutcome | None:
     """Returns why a group is not trained, or None. oldest: the earliest step that it may have been
     begun at.
     """
@@ -145,13 +154,17 @@ class BatchCollector:
 
         Fewer when no more come, or when too many in a row taught nothing.
         """
-        batch = CollectedGroups()
+        batch, limit = CollectedGroups(), self._settings["limit_mean_steps_off_policy"]
         while len(batch.groups) < self._settings["min_batch_size"] and not (batch.ended or self.exhausted):
             self._sort(await self._queue.get(), batch, step)
-        while len(batch.groups) < most_groups(self._settings) and not (
-            batch.ended or self.exhausted or self._queue.empty()
-        ):
-            self._sort(self._queue.get_nowait(), batch, step)
+            while len(batch.groups) < most_groups(self._settings) and not (
+                batch.ended or self.exhausted or self._queue.empty()
+            ):
+                self._sort(self._queue.get_nowait(), batch, step)
+            full = len(batch.groups) >= self._settings["min_batch_size"]
+            if limit is not None and (full or batch.ended or self.exhausted):
+                for finished in batch.take_oldest(step, limit):
+                    self._on_group(finished, "stale")
         return batch
 
     def tell_end(self, name: str, step: int) -> None:
@@ -190,7 +203,8 @@ class BatchCollector:
         if finished is None:
             batch.ended = True
             return
-        oldest = step - self._settings["max_steps_off_policy"]
+        limit = self._settings["max_steps_off_policy"]
+        oldest = -math.inf if limit is None else step - limit
         fate = group_fate(finished, oldest=oldest, needs_spread=self._needs_spread)
         self._on_group(finished, fate)
         if fate is None:

@@ -9,14 +9,13 @@ it by the job's id.
 
 `RolloutPace`: a group that starts now is trained when the groups before it are. The `groups_ahead`,
 started and not taken by the trainer, make `groups_ahead // batch` steps, and one more if the trainer is
-at work. Groups that would come later than `most_steps` are not started yet: they would be sampled only to
-become stale.
+at work. Groups that would come too late are not started yet: they would be sampled only to become stale.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -122,8 +121,9 @@ class PipelineState:
 class RolloutPace:
     """Counts groups between the stream and the trainer. One event loop owns it."""
 
-    def __init__(self, *, batch: int, most_steps: int) -> None:
-        self._batch, self._most_steps = batch, most_steps
+    def __init__(self, most_under_way: Callable[[], float], *, batch: Callable[[], int]) -> None:
+        """most_under_way, batch: the groups that may be begun and not trained, and those of a step, now."""
+        self._most_under_way, self._batch = most_under_way, batch
         self._groups_ahead = 0
         self._busy = self._stopped = False
         self._changed = asyncio.Event()
@@ -135,35 +135,38 @@ class RolloutPace:
 
     def has_room(self) -> bool:
         """Returns whether a group that starts now can be trained in time."""
-        steps = self._most_steps + (not self._busy)
-        return self._groups_ahead < self._batch * steps
+        return self._groups_ahead < self._most_under_way() - self._batch() * self._busy
 
     async def start(self) -> bool:
         """Wait until a group may start. False: none starts any more."""
-        while not self._stopped and not self.has_room():
-            await self._changed.wait()
+        await self.wait_until(lambda: self._stopped or self.has_room())
         self._groups_ahead += not self._stopped
         return not self._stopped
+
+    async def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Waits until it is so; asks again after each change, and after `wake_workers`."""
+        while not ready():
+            await self._changed.wait()
 
     def take_groups(self, groups: int = 1) -> None:
         """The trainer has so many groups more, or they came to nothing."""
         self._groups_ahead -= groups
-        self._wake_workers()
+        self.wake_workers()
 
     def train(self, busy: bool) -> None:
         """The trainer is at work, or no longer."""
         self._busy = busy
-        self._wake_workers()
+        self.wake_workers()
 
     def stop(self) -> None:
         """No group starts any more."""
         self._stopped = True
-        self._wake_workers()
+        self.wake_workers()
 
     @property
     def stopped(self) -> bool:
         return self._stopped
 
-    def _wake_workers(self) -> None:
+    def wake_workers(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()

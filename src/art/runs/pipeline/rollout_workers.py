@@ -173,35 +173,55 @@ class RolloutWorkers:
         pace: RolloutPace,
         queue: asyncio.Queue[FinishedGroup | None],
         version: Callable[[], int],
+        wanted: Callable[[], int],
+        most_queued: Callable[[], int],
     ) -> None:
-        """version: the step that is served now."""
+        """version: the step that is served now. wanted: the number of workers, and most_queued that of
+        finished groups that may wait; both may change, and `adjust` acts on the first.
+        """
         self._model, self._rollout_fn, self._config = model, rollout_fn, config
         self._stream, self._state, self._pace, self._queue = stream, state, pace, queue
-        self._version = version
+        self._version, self._wanted, self._most_queued = version, wanted, most_queued
+        self._tasks: asyncio.TaskGroup | None = None
+        self._workers = 0
         self.running = 0
         self.busy_s = self.idle_s = 0.0
         """Seconds of rollouts that have ended, and in which workers waited; all workers together."""
         self.rollouts, self.failures = 0, ForgivenFailures()
 
-    async def run(self, workers: int) -> None:
+    async def run(self) -> None:
         """Work until the stream ends or the pace stops; then the queue ends with None."""
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(workers):
-                tasks.create_task(self._work(), name=f"rollouts {number}")
-        await self._queue.put(None)
+        async with asyncio.TaskGroup() as self._tasks:
+            self.adjust()
+        self._queue.put_nowait(None)
+
+    def adjust(self) -> None:
+        """Starts workers up to the number that is wanted; those above it end after their group."""
+        while self._tasks is not None and self._workers < self._wanted():
+            self._tasks.create_task(self._work(), name=f"rollouts {self._workers}")
+            self._workers += 1
 
     async def _work(self) -> None:
-        while await self._count_idle(self._pace.start()):
+        while self._workers <= self._wanted():
+            if not await self._count_idle(self._pace.start()):
+                self._tasks = None
+                return
             numbered = await self._stream.next_scenario(self._state.is_settled)
             if numbered is None:
                 self._pace.take_groups()
+                self._tasks = None
                 return
             try:
                 finished = await self._roll_out(numbered)
-                await self._count_idle(self._queue.put(finished))
+                await self._count_idle(self._pace.wait_until(self._has_room))
+                self._queue.put_nowait(finished)
             except BaseException:
                 self._stream.again.append(numbered)
                 raise
+        self._workers -= 1
+
+    def _has_room(self) -> bool:
+        return self._queue.qsize() < self._most_queued()
 
     async def _count_idle(self, wait: Awaitable[T]) -> T:
         started = time.monotonic()

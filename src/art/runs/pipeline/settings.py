@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Any, cast
 
-from art.backend import Keyword, LearningOptions
+from pydantic import BaseModel, ConfigDict
+
+from art.backend import Keyword, LearningOptions, Refused
 from art.client.options.declared_options import declared_options
 from art.client.requests.train_request import algorithm_of
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, NotBuiltError
+from art.tracking.names import SPLITS
 
 CHECKPOINT_CREATED_AT_METRIC = "checkpoint/created_at_unix"
 CHECKPOINT_EVAL_COMPLETED_METRIC = "checkpoint/eval_completed"
@@ -48,18 +52,25 @@ def keep_recent_and_top(
     recent: int = 5, top: int = 2, metric: str = "val/reward"
 ) -> CheckpointRetentionStrategy:
     """A strategy: keep the `recent` newest checkpoints and the `top` best by `metric`, the newer of equals.
+    `reward/val` is another spelling of `val/reward`.
 
     Raises ConfigurationError for negative numbers.
     """
     if recent < 0 or top < 0:
         raise ConfigurationError(f"keep_recent_and_top({recent=}, {top=}): neither may be negative")
+    first, _, split = metric.partition("/")
+    names = [metric, f"{split}/{first}"] if SPLITS & {first, split} else [metric]
+
+    def score(checkpoint: CheckpointInfo) -> float:
+        known = (checkpoint.metrics[name] for name in names if name in checkpoint.metrics)
+        return next(known, math.nan)
 
     def keep(context: CheckpointRetentionContext) -> set[int]:
         newest = sorted((checkpoint.step for checkpoint in context.checkpoints), reverse=True)
         scored = [
-            (checkpoint.metrics[metric], checkpoint.step)
+            (found, checkpoint.step)
             for checkpoint in context.checkpoints
-            if not math.isnan(checkpoint.metrics.get(metric, math.nan))
+            if not math.isnan(found := score(checkpoint))
         ]
         best = sorted(scored, reverse=True)
         return {*newest[:recent], *(step for _, step in best[:top])}
@@ -71,20 +82,19 @@ WITHOUT_SPREAD = frozenset({"group", "centered", "batch_std", "rloo", "maxrl"})
 """Advantages that are exactly zero in a group of equal rewards."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PipelineRuntimeConfig:
-    """`PipelineTrainer(pipeline=...)`: numbers of the pipeline in one object. None: as without it."""
+class PipelineRuntimeConfig(BaseModel):
+    """The numbers of a pipeline that `apply_pipeline_settings` changes while it runs, in one object; each is
+    the keyword of `PipelineTrainer` of its name.
+    """
 
-    num_rollout_workers: int | None = None
-    min_batch_size: int | None = None
+    model_config = ConfigDict(extra="forbid")
+
+    num_rollout_workers: int = 16
+    min_batch_size: int = 4
     max_batch_size: int | None = None
-    max_steps_off_policy: int | None = None
     queue_maxsize: int | None = None
-
-    def given_options(self) -> dict[str, int]:
-        """The numbers that are named, which win over the trainer's keywords of the same names."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in named.items() if value is not None}
+    score_reference_groups_per_step: float | None = 8.0
+    score_reference_rollouts_per_group: float | None = None
 
 
 class PipelineOptions(LearningOptions, total=False):
@@ -96,14 +106,19 @@ class PipelineOptions(LearningOptions, total=False):
     """The fewest groups of one training step. Only the last step may have fewer."""
     max_batch_size: Annotated[int | None, Keyword(least=1)]
     """The most groups of one training step, where more are waiting. None: ten times `min_batch_size`."""
-    max_steps_off_policy: Annotated[int, Keyword(4, least=0)]
+    max_steps_off_policy: Annotated[int | None, Keyword(4, least=0)]
     """A group that began more steps ago is stale and is not trained. At most `min_batch_size *
     (max_steps_off_policy + 1)` groups are under way, since more would be stale before their turn. With 0,
-    training is on-policy: no group begins while the trainer works.
+    training is on-policy: no group begins while the trainer works. None: no limit but the server's
+    `max_off_policy_steps`, 16; the workers wait only while the queue is full.
+    """
+    limit_mean_steps_off_policy: Annotated[float | None, Keyword(least=0)]
+    """The most steps that the groups of one training step began before it, on average. The oldest groups
+    above that are stale. None: no limit.
     """
     queue_maxsize: Annotated[int | None, Keyword(least=1)]
     """The most finished groups that wait for the trainer. When the queue is full, workers wait. None:
-    `max_steps_off_policy * max_batch_size`.
+    `max_steps_off_policy * max_batch_size`, with 4 for a `max_steps_off_policy` of None.
     """
     max_steps: Annotated[int | None, Keyword(least=1)]
     """The number of training steps of the run, including those before a resume. None: no limit."""
@@ -141,9 +156,29 @@ class PipelineOptions(LearningOptions, total=False):
     """Continue where an earlier run of the model stopped. False: start new counts at the model's newest step.
     """
     pipeline: PipelineRuntimeConfig | None
-    """A `PipelineRuntimeConfig`: some of these numbers in one object. They win over the keywords."""
+    """A `PipelineRuntimeConfig`: workers, batch sizes and queue in one object, in place of their keywords."""
     eval_step_0: bool | None
     """The older name of eval_at_start."""
+
+
+_NO_SCORE = "no score of the pipeline is computed; `throughput/` and `time/` have its speed"
+
+
+UNBUILT: Mapping[str, Refused] = MappingProxyType(
+    {
+        "autotune": Refused(
+            neutral=(None,),
+            instead="choose the numbers yourself, or change them while it runs by apply_pipeline_settings",
+        ),
+        "rollout_executor": Refused(
+            neutral=(None,),
+            instead="rollouts run in this program's event loop; start processes or threads in rollout_fn",
+        ),
+        "score_reference_groups_per_step": Refused(neutral=(None, 8.0), instead=_NO_SCORE),
+        "score_reference_rollouts_per_group": Refused(neutral=(None,), instead=_NO_SCORE),
+    }
+)
+"""Keywords of newer releases that do nothing here."""
 
 
 _TAKEN_OVER = {"learning_rate": 1e-5, "loss_fn": "cispo"}
@@ -161,18 +196,50 @@ _HANDED_ON = (
 def pipeline_settings(options: Mapping[str, Any]) -> PipelineOptions:
     """The trainer's own keywords among those of a call, with their defaults. Raises ConfigurationError."""
     said = {name: options.get(name, KEYWORDS[name].default) for name in OWN}
+    _refuse_unbuilt(options)
     if said["pipeline"] is not None:
-        said |= said["pipeline"].given_options()
+        runtime = runtime_options(said["pipeline"])
+        if beside := [name for name in PipelineRuntimeConfig.model_fields if options.get(name) is not None]:
+            raise ConfigurationError(
+                f"PipelineTrainer(pipeline=..., {beside[0]}={options[beside[0]]!r}): the config has this "
+                "number too; give one of the two"
+            )
+        said |= runtime
     if said["eval_step_0"] is not None:
         said["eval_at_start"] = said["eval_step_0"]
     for name, value in said.items():
         if not KEYWORDS[name].fits(value):
             raise _wrong_value_error(name, value, KEYWORDS[name].takes)
     settings = cast(PipelineOptions, said)
+    _check_batch(settings)
+    return settings
+
+
+def runtime_options(config: Any) -> dict[str, int | None]:
+    """The keywords that a `PipelineRuntimeConfig` stands for. Raises ConfigurationError for a wrong number,
+    and NotBuiltError for one that would do nothing.
+    """
+    if not isinstance(config, PipelineRuntimeConfig):
+        raise ConfigurationError(f"{config!r} is no art.PipelineRuntimeConfig")
+    _refuse_unbuilt(config.model_dump())
+    given = config.model_dump(exclude=set(UNBUILT))
+    for name, value in given.items():
+        if not KEYWORDS[name].fits(value):
+            raise _wrong_value_error(name, value, KEYWORDS[name].takes)
+    _check_batch(cast(PipelineOptions, given))
+    return given
+
+
+def _refuse_unbuilt(options: Mapping[str, Any]) -> None:
+    for name, refused in UNBUILT.items():
+        if (value := options.get(name)) not in refused.neutral:
+            raise NotBuiltError(f"PipelineTrainer({name}={value!r}) is not built yet: {refused.instead}")
+
+
+def _check_batch(settings: PipelineOptions) -> None:
     most, least = settings["max_batch_size"], settings["min_batch_size"]
     if most is not None and most < least:
         raise _wrong_value_error("max_batch_size", most, f"at least min_batch_size = {least!r}")
-    return settings
 
 
 def train_options(options: Mapping[str, Any], *, is_art_backend: bool) -> dict[str, Any]:
@@ -181,7 +248,8 @@ def train_options(options: Mapping[str, Any], *, is_art_backend: bool) -> dict[s
     is_art_backend: the backend is one of this package; others are given no keyword that says nothing.
     """
     handed_on = {name: KEYWORDS[name].default for name in _HANDED_ON}
-    chosen = {**handed_on, **{name: value for name, value in options.items() if name not in OWN}}
+    own = {*OWN, *UNBUILT}
+    chosen = {**handed_on, **{name: value for name, value in options.items() if name not in own}}
     if "algorithm" in options and chosen["loss_fn"] == "cispo":
         chosen["loss_fn"] = None
     return chosen if is_art_backend else {name: value for name, value in chosen.items() if value is not None}
@@ -194,7 +262,9 @@ def most_groups(settings: PipelineOptions) -> int:
 
 def queue_size(settings: PipelineOptions) -> int:
     """Finished groups that may wait for the trainer."""
-    return settings["queue_maxsize"] or max(1, settings["max_steps_off_policy"] * most_groups(settings))
+    limit = settings["max_steps_off_policy"]
+    steps = KEYWORDS["max_steps_off_policy"].default if limit is None else limit
+    return settings["queue_maxsize"] or max(1, steps * most_groups(settings))
 
 
 def collapse_after(settings: PipelineOptions) -> int:
@@ -202,9 +272,10 @@ def collapse_after(settings: PipelineOptions) -> int:
     return settings["discard_queue_multiplier"] * settings["min_batch_size"]
 
 
-def most_under_way(settings: PipelineOptions) -> int:
+def most_under_way(settings: PipelineOptions) -> float:
     """Groups that may be begun and not trained: more would be stale before their turn came."""
-    return settings["min_batch_size"] * (settings["max_steps_off_policy"] + 1)
+    limit = settings["max_steps_off_policy"]
+    return math.inf if limit is None else settings["min_batch_size"] * (limit + 1)
 
 
 def is_eval_step(settings: PipelineOptions, step: int) -> bool:

@@ -39,11 +39,13 @@ from art.runs.pipeline.rollout_workers import make_group_rollout_fn as make_grou
 from art.runs.pipeline.settings import (
     KEYWORDS,
     PipelineOptions,
+    PipelineRuntimeConfig,
     check_training,
     is_eval_step,
     most_under_way,
     pipeline_settings,
     queue_size,
+    runtime_options,
     train_options,
 )
 from art.runs.pipeline.status import Status, StatusReporter
@@ -137,10 +139,10 @@ class PipelineRun:
         """options: keywords of `backend.train`. is_art_backend: one of this package, which knows jobs."""
         self._model, self._backend, self._settings = model, backend, settings
         self._needs_spread = needs_spread
-        self._pace = RolloutPace(
-            batch=settings["min_batch_size"], most_steps=settings["max_steps_off_policy"]
-        )
-        self._queue: asyncio.Queue[FinishedGroup | None] = asyncio.Queue(queue_size(settings))
+        self._pace = RolloutPace(lambda: most_under_way(settings), batch=lambda: settings["min_batch_size"])
+        self._queue: asyncio.Queue[FinishedGroup | None] = asyncio.Queue()
+        """Unbounded: `queue_size`, which may change, bounds what the workers put there."""
+        self._workers: RolloutWorkers | None = None
         self._steps = TrainingSteps(
             model, backend, settings, options=options, is_art_backend=is_art_backend, pace=self._pace
         )
@@ -164,7 +166,7 @@ class PipelineRun:
         """Trains until the scenarios or the steps end, a stop is requested, or groups give no gradient any
         more.
         """
-        workers = RolloutWorkers(
+        workers = self._workers = RolloutWorkers(
             self._model,
             rollout_fn,
             config,
@@ -173,6 +175,8 @@ class PipelineRun:
             pace=self._pace,
             queue=self._queue,
             version=lambda: self._state.training_step,
+            wanted=lambda: self._settings["num_rollout_workers"],
+            most_queued=lambda: queue_size(self._settings),
         )
         evaluations = Evaluations(
             self._model, self._backend, eval_fn, config, state=self._state, save=self._steps.save
@@ -184,7 +188,7 @@ class PipelineRun:
         async with asyncio.TaskGroup() as tasks:
             status = tasks.create_task(reporter.run(lambda: self._status(workers)), name="status")
             evaluating = tasks.create_task(evaluations.run(), name="evaluations")
-            rolling = tasks.create_task(workers.run(self._settings["num_rollout_workers"]), name="rollouts")
+            rolling = tasks.create_task(workers.run(), name="rollouts")
             try:
                 await self._train_all(collector, workers, evaluations, reporter, stream)
             finally:
@@ -202,6 +206,12 @@ class PipelineRun:
     def stop(self) -> None:
         """Take no more scenarios; groups that have begun are finished and trained."""
         self._pace.stop()
+
+    def adjust(self) -> None:
+        """The settings have changed."""
+        if self._workers is not None:
+            self._workers.adjust()
+        self._pace.wake_workers()
 
     async def _train_all(
         self,
@@ -282,7 +292,7 @@ class PipelineRun:
                 strategy,
                 self._settings,
                 current=step,
-                waiting=self._state.waiting_evals,
+                waiting=self._state.waiting_evals | self._steps.coming_references(step),
             )
 
     def _status(self, workers: RolloutWorkers) -> Status:
@@ -301,6 +311,7 @@ class PipelineRun:
         )
 
     def _on_group(self, finished: FinishedGroup, outcome: ScenarioOutcome | None) -> None:
+        self._pace.wake_workers()  # the queue has room
         if outcome is not None:  # the others count as ahead until they are being trained
             self._pace.take_groups()
             self._state.record_outcome(finished.numbered.number, outcome)
@@ -392,6 +403,16 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         finally:
             self._run = None
 
+    def apply_pipeline_settings(self, settings: PipelineRuntimeConfig) -> None:
+        """Changes workers, batch sizes and queue, also of a run under way; call it in the run's event loop.
+
+        What has begun stays: a worker too many ends after its group, and a batch that is being trained keeps
+        its size. Raises ConfigurationError for a wrong number.
+        """
+        self._settings |= runtime_options(settings)  # type: ignore[typeddict-item]
+        if self._run is not None:
+            self._run.adjust()
+
     def request_stop(self) -> None:
         """End soon: no more scenarios are taken, groups that have begun are finished and trained."""
         if self._run is not None:
@@ -411,7 +432,7 @@ def _first_error(errors: BaseExceptionGroup[Any]) -> BaseException:
     return _first_error(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _warn_of_idle_workers(workers: int, most_under_way: int) -> None:
+def _warn_of_idle_workers(workers: int, most_under_way: float) -> None:
     if workers > most_under_way:
         _log.warning(
             "num_rollout_workers=%d: at most min_batch_size x (max_steps_off_policy + 1) = %d groups are "

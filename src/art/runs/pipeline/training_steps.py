@@ -157,6 +157,11 @@ class TrainingSteps:
         self.state.end_job(step)
         await self.save()
 
+    def coming_references(self, step: int) -> set[int]:
+        """The steps that KL penalties of later steps compare with."""
+        lag = self._options.get("kl_penalty_step_lag") or 0
+        return {max(0, one - lag) for one in range(step, step + lag)}
+
     async def log_discarded(self, batch: CollectedGroups) -> None:
         """Logs the discarded groups after the last step."""
         if discarded := _groups_to_log(batch)["discarded"]:

@@ -21,13 +21,15 @@ def reference_folder(algorithm: Algorithm, checkpoints: Checkpoints) -> str | No
     """
     if algorithm.kl is not None and algorithm.kl.path is not None:
         return _adapter(algorithm.kl.path, checkpoints)
+    known = checkpoints.steps()
     if algorithm.kl is not None and algorithm.kl.reference == "step":
-        part, step = "kl", algorithm.kl.step
+        part, step, lag = "kl", algorithm.kl.step, algorithm.kl.lag
+        if lag is not None and known:
+            step = max(0, known[-1] - lag)
     elif algorithm.teacher is not None and algorithm.teacher.kind == "step":
         part, step = "teacher", algorithm.teacher.step
     else:
         return None
-    known = checkpoints.steps()
     if step is None or step not in known:
         raise RequestError(
             f"algorithm.{part}.step = {step!r}: the model has no checkpoint of that step; its steps: {known}",
