@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from art.trajectories import History as History
     from art.trajectories import Trajectory as Trajectory
     from art.trajectories import TrajectoryGroup as TrajectoryGroup
+    from art.trajectories import tensorize as tensorize
+    from art.trajectories import tokenize as tokenize
     from art.types import LocalTrainResult as LocalTrainResult
     from art.types import LoRAConfig as LoRAConfig
     from art.types import ServerlessTrainResult as ServerlessTrainResult
@@ -93,6 +95,8 @@ _HOME = {
     "retry": "art.retrying",
     "rollout": "art.client.rollout",
     "run": "art.process.interrupt",
+    "tensorize": "art.trajectories",
+    "tokenize": "art.trajectories",
     "train_environment": "art.runs.environment_run",
     "trajectory": "art.client.capture",
     "trajectory_group": "art.gather",
@@ -175,6 +179,8 @@ __all__ = [
     "retry",
     "rollout",
     "run",
+    "tensorize",
+    "tokenize",
     "train_environment",
     "trajectory",
     "trajectory_group",

@@ -14,12 +14,14 @@ from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Itera
 from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime
 from functools import lru_cache
+from importlib import import_module
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import uuid4
 
 from pydantic import (
     BaseModel,
+    ConfigDict,
     Field,
     PrivateAttr,
     SerializeAsAny,
@@ -29,6 +31,7 @@ from pydantic import (
     model_validator,
 )
 
+from art.compat.deferred_method import DeferredMethod
 from art.errors import ConfigurationError, did_you_mean
 from art.exchanges import TrajectoryExchanges
 from art.gather_context import GatherContext, get_gather_context
@@ -73,6 +76,7 @@ T = TypeVar("T")
 MetadataValue = float | int | str | bool | None
 
 
+_VIEWS = "art_extensions.token_views"
 _FROM_EXCHANGES = ("messages_and_choices", "tools", "additional_histories")
 
 
@@ -122,6 +126,23 @@ class Trajectory(BaseModel):
 
     _scope: ExitStack | None = PrivateAttr(default=None)
     """Records what is said, inside of `with`."""
+
+    model_config = ConfigDict(ignored_types=(DeferredMethod,))
+    history = DeferredMethod(f"{_VIEWS}.histories:history")
+    histories = DeferredMethod(f"{_VIEWS}.histories:histories")
+    chat_completions_history = DeferredMethod(f"{_VIEWS}.histories:chat_completions_history")
+    chat_completions_histories = DeferredMethod(f"{_VIEWS}.histories:chat_completions_histories")
+    anthropic_messages_history = DeferredMethod(f"{_VIEWS}.histories:anthropic_messages_history")
+    anthropic_messages_histories = DeferredMethod(f"{_VIEWS}.histories:anthropic_messages_histories")
+    responses_history = DeferredMethod(f"{_VIEWS}.histories:responses_history")
+    responses_histories = DeferredMethod(f"{_VIEWS}.histories:responses_histories")
+    completions_string_history = DeferredMethod(f"{_VIEWS}.histories:completions_string_history")
+    completions_string_histories = DeferredMethod(f"{_VIEWS}.histories:completions_string_histories")
+    completions_token_history = DeferredMethod(f"{_VIEWS}.histories:completions_token_history")
+    completions_token_histories = DeferredMethod(f"{_VIEWS}.histories:completions_token_histories")
+    tokenize = DeferredMethod(f"{_VIEWS}.tokenize:tokenize_trajectory")
+    tensorize = DeferredMethod(f"{_VIEWS}.tensorize:tensorize")
+    compact_dump = DeferredMethod(f"{_VIEWS}.compact:compact_dump")
 
     _choices = field_validator("messages_and_choices", mode="before")(choices_of_json)
 
@@ -272,6 +293,10 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
     metadata: dict[str, MetadataValue] = {}
     metrics: dict[str, float | int | bool] = {}
     logs: list[str] = []
+    model_config = ConfigDict(ignored_types=(DeferredMethod,))
+    tokenize = DeferredMethod(f"{_VIEWS}.tokenize:tokenize")
+    tensorize = DeferredMethod(f"{_VIEWS}.tensorize:tensorize")
+    compact_dump = DeferredMethod(f"{_VIEWS}.compact:compact_dump")
     _judge_calls: list[JudgeCall] = PrivateAttr(default_factory=list)
     """What judges were asked about it, for trackers of traces."""
 
@@ -448,3 +473,58 @@ def gathered(given: Iterable[T], caller: str) -> list[T]:
         found = f"{kind_of(items)}, not a list"
     close_unstarted(items)
     raise TypeError(f"{caller} was given {found}")
+
+
+def tokenize(given: Trajectory | TrajectoryGroup, **options: Any) -> Any:
+    """Returns the exact tokens of a trajectory or group: `given.tokenize(**options)`."""
+    return given.tokenize(**options)
+
+
+def tensorize(given: Trajectory | TrajectoryGroup, **options: Any) -> Any:
+    """Returns the exact tokens of a trajectory or group as tensors: `given.tensorize(**options)`."""
+    return given.tensorize(**options)
+
+
+LegacyHistory = History
+_PLACES = {
+    "art.exchanges": (
+        "ChatCompletionsExchange",
+        "CompletionsExchange",
+        "MessagesExchange",
+        "ResponsesExchange",
+    ),
+    f"{_VIEWS}.compact": ("compact_validate", "compact_validate_json"),
+    f"{_VIEWS}.histories": (
+        "AnthropicMessagesHistory",
+        "ChatCompletionsHistory",
+        "CompletionsStringHistory",
+        "CompletionsTokenHistory",
+        "ResponsesHistory",
+    ),
+    f"{_VIEWS}.tokenized": (
+        "TokenFlag",
+        "TokenizedHistory",
+        "TokenizedMultiHistoryTrajectory",
+        "TokenizedTrajectory",
+        "TokenizedTrajectoryGroup",
+    ),
+    f"{_VIEWS}.tensorize": (
+        "TensorizedHistory",
+        "TensorizedMultiHistoryTrajectory",
+        "TensorizedTrajectory",
+        "TensorizedTrajectoryGroup",
+    ),
+}
+"""Further names of this module, loaded when they are used."""
+
+
+def compact_dump(given: Any) -> dict[str, Any]:
+    """Returns a trajectory, a group, or a list of either as JSON in which what is repeated stands once."""
+    return cast("dict[str, Any]", Trajectory.compact_dump(given))
+
+
+def __getattr__(name: str) -> Any:
+    for place, names in _PLACES.items():
+        if name in names:
+            return getattr(import_module(place), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,12 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_BY_THE_SERVER = "the server keeps the sampled tokens, and `await art.rollout(model).refresh()` gives them"
 _RANKS = "several processes train together with `server_options={'trainer': {'ranks': N}}` of LocalBackend"
 _METRICS = "`art.Model(report_metrics=[...])` chooses trackers, which get every metric by its own name"
 NEWER_NAMES: Mapping[str, str] = {
-    "tokenize": _BY_THE_SERVER,
-    "tensorize": _BY_THE_SERVER,
     "get_tokenizer": "`transformers.AutoTokenizer` loads the tokenizer of a base model",
     "PipelineAutotuneConfig": "give `PipelineTrainer` its numbers by `PipelineRuntimeConfig`",
     "LocalServingUnavailableError": "`art.errors.WorkerError` says that an engine does not serve",

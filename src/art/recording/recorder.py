@@ -44,6 +44,8 @@ class Recorder:
     def __init__(self, trajectory: RecordedTrajectory, *, with_exchanges: bool = False) -> None:
         self.trajectory = trajectory
         self._with_exchanges = with_exchanges
+        self.calls: list[tuple[Any, int, RecordedExchange]] = []
+        """The items of a history, the place of a reply among them, and the call that it answered."""
         self._responses: dict[str, CallConversation] = {}
         self._open = True
         self.on_close: list[Callable[[], None]] = []
@@ -69,7 +71,8 @@ class Recorder:
         """Adds a call to the histories. A reply that no sample is known of (another server's) is context."""
         for found in conversations_of(exchange, self._responses):
             said = [choice if sample_id(choice) else get_messages([choice])[0] for choice in found.choices]
-            self._add(found.messages, found.tools, said, None)
+            for items in self._add(found.messages, found.tools, said, None):
+                self.calls.append((items, len(items) - 1, exchange))
             if exchange.dialect == "responses":
                 self._responses[exchange.response.id] = found
 
@@ -89,7 +92,8 @@ class Recorder:
 
     def _add(
         self, messages: list[Any], tools: list[Any] | None, turns: Sequence[Any], parent_id: str | None
-    ) -> None:
+    ) -> list[list[Any]]:
+        """Returns the items of each history that one of the turns now ends."""
         first, *further = turns
         history = self._matching(messages, tools, parent_id)
         if history is None:
@@ -98,9 +102,9 @@ class Recorder:
         before = [*known, *messages[len(known) :]]
         known[:] = [*before, first]
         history.tools = tools
-        for turn in further:
-            # Earlier choices stay where they are: each is trained once.
-            self._begin([*_as_context(before), turn], tools)
+        # Earlier choices stay where they are: each is trained once.
+        others = [self._begin([*_as_context(before), turn], tools) for turn in further]
+        return [known, *(other.messages_and_choices for other in others)]
 
     def _begin(self, items: list[Any], tools: list[Any] | None) -> History:
         history = History(messages_and_choices=items, tools=tools)

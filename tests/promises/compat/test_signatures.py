@@ -276,6 +276,8 @@ def test_what_the_root_says_is_in_the_data() -> None:
         "PipelineRuntimeConfig",
         "current_trajectory",
         "no_capture",
+        "tensorize",
+        "tokenize",
         "trajectory",
         "trajectory_group",
     }

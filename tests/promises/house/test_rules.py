@@ -21,6 +21,7 @@ TORCH_ROOMS = (
     EXTENSIONS / "cluster",
     EXTENSIONS / "gguf",
     EXTENSIONS / "tinker" / "custom_loss",
+    EXTENSIONS / "token_views",
 )
 UNSAFE_MODULES = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
 KNOTTED_LIBRARIES = {

@@ -22,7 +22,7 @@ from art.client.http.connection import PerLoop, ServerConnection, named_path
 from art.client.requests.jobs import JobDeadlines
 from art.client.requests.registration import ServerConfig
 from art.client.storage.bucket_store import model_folder
-from art.compat.older_method import OlderMethod
+from art.compat.deferred_method import DeferredMethod
 from art.errors import ARTError, ConfigurationError, require_extra
 from art.extensions import MIGRATION, load_extensions
 from art.process.files import create_private, make_private_folder
@@ -296,11 +296,11 @@ class LocalBackend(RemoteBackend):
         return self
 
     # By these names notebooks reach checkpoints.
-    _experimental_fork_checkpoint = OlderMethod(f"{_OLDER}:fork_checkpoint")
-    _experimental_pull_model_checkpoint = OlderMethod(f"{_OLDER}:pull_model_checkpoint")
-    _experimental_pull_from_s3 = OlderMethod(f"{_OLDER}:pull_from_s3")
-    _experimental_push_to_s3 = OlderMethod(f"{_OLDER}:push_to_s3")
-    _experimental_deploy = OlderMethod(f"{_OLDER}:deploy")
+    _experimental_fork_checkpoint = DeferredMethod(f"{_OLDER}:fork_checkpoint")
+    _experimental_pull_model_checkpoint = DeferredMethod(f"{_OLDER}:pull_model_checkpoint")
+    _experimental_pull_from_s3 = DeferredMethod(f"{_OLDER}:pull_from_s3")
+    _experimental_push_to_s3 = DeferredMethod(f"{_OLDER}:push_to_s3")
+    _experimental_deploy = DeferredMethod(f"{_OLDER}:deploy")
 
 
 def store_of(project: str, name: str, bucket: str | None, prefix: str | None) -> Store:

@@ -37,7 +37,7 @@ from art.client.requests.train_request import (
     warn_untrained,
 )
 from art.client.sft import sft_request as sft
-from art.compat.older_method import OlderMethod
+from art.compat.deferred_method import DeferredMethod
 from art.errors import ARTError, ConfigurationError, NotFoundError
 from art.process.in_use import InUse
 from art.process.interrupt import ShortCancellation
@@ -508,11 +508,11 @@ class RemoteBackend:
         return self  # copies of a model share their backend
 
     # By these names older programs and their test doubles call a backend.
-    _get_step = OlderMethod(f"{_OLDER}:get_step")
-    _delete_checkpoint_files = OlderMethod(f"{_OLDER}:delete_checkpoint_files")
-    _prepare_backend_for_training = OlderMethod(f"{_OLDER}:prepare_backend_for_training")
-    _train_model = OlderMethod(f"{_OLDER}:train_model")
-    _train_sft = OlderMethod(f"{_OLDER}:train_sft")
+    _get_step = DeferredMethod(f"{_OLDER}:get_step")
+    _delete_checkpoint_files = DeferredMethod(f"{_OLDER}:delete_checkpoint_files")
+    _prepare_backend_for_training = DeferredMethod(f"{_OLDER}:prepare_backend_for_training")
+    _train_model = DeferredMethod(f"{_OLDER}:train_model")
+    _train_sft = DeferredMethod(f"{_OLDER}:train_sft")
 
 
 def _ignore_event(event: JobEvent) -> None:

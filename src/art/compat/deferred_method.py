@@ -1,4 +1,4 @@
-"""A method of a class by the name that older releases have; its code is in the extension `compat`."""
+"""A method of a class whose code is in an extension, loaded when it is called."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MethodType
 from typing import Any
 
 
-class OlderMethod:
+class DeferredMethod:
     """Stands in a class for a function that is loaded when the name is used.
 
     place: "module:name"; the function's first parameter is the object.
