@@ -260,11 +260,11 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         """Writes trajectories and one row of numbers: averages under `<split>/`, and `metrics`.
 
         step: the step the numbers belong to; by default the newest. With neither trajectories nor metrics
-        nothing is written. `docs/reference/metrics.md` lists the names. Raises TypeError for items that
-        are no trajectories, and ConfigurationError (a ValueError) for names that cannot be logged; nothing is
-        written then.
+        nothing is written; `metrics={}` writes what waits in the metrics builder. `docs/reference/metrics.md`
+        lists the names. Raises TypeError for items that are no trajectories, and ConfigurationError (a
+        ValueError) for names that cannot be logged; nothing is written then.
         """
-        if trajectories is None and not metrics:
+        if trajectories is None and metrics is None:
             return
         groups = None if trajectories is None else as_groups(trajectories)
         if step is None:

@@ -85,6 +85,22 @@ async def test_metrics_only_rows_and_routes(model):
     assert not (model._folder() / "trajectories").exists()
 
 
+async def test_empty_metrics_write_what_waits(model):
+    await model.log(split="val", metrics={}, step=0)  # nothing waits
+    await model.log(split="discarded", metrics={}, step=0)
+    assert not (model._folder() / "history.jsonl").exists()
+    model.metrics_builder("train").add_cost("train/judge", 0.25)
+    model.metrics_builder("train").add_data(step_num_scenarios=2)
+    await model.log(trajectories=None, split="train", step=1)
+    await model.log(trajectories=None, split="val", metrics={}, step=1)  # the amounts are of the split train
+    assert not (model._folder() / "history.jsonl").exists()
+    await model.log(trajectories=None, split="train", metrics={}, step=1)
+    await model.log(trajectories=None, split="train", metrics={}, step=2)
+    (row,) = rows(model)
+    assert row["training_step"] == 1 and row["costs/train/judge"] == 0.25 and row["costs/cum/all"] == 0.25
+    assert row["data/step_num_scenarios"] == 2
+
+
 async def test_averages_are_over_trajectories_and_spread_over_groups(model):
     groups = [group(1, 1, 0, 0), group(1), group(), group(0, 1, metrics={"judge": 2})]
     groups[2].metrics["judge"] = 100  # a group without trajectories has no say

@@ -141,6 +141,8 @@ class RunLog:
                     amounts = self._add_up(model, entry, amounts, summary.scenarios)
                     self._sums = self._builder.state_dict()
                     write_sums(folder, self._sums)
+                if entry.groups is None and not (entry.metrics or amounts):
+                    return
                 row = self._row(entry, {**averages, **amounts})
                 append_history_row(ModelPaths(folder).history, row)
             self._watch.see(folder, row)
