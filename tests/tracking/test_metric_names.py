@@ -66,7 +66,9 @@ def test_what_adds_up(name, managed, sum_over_the_run):
     assert is_managed(name) is managed and cumulative_name(name) == sum_over_the_run
 
 
-@pytest.mark.parametrize("name", ["data/fill", "loss/train", "time/wall_clock_sec", "costs_train", "step_x"])
+@pytest.mark.parametrize(
+    "name", ["data/fill", "loss/train", "time/wall_clock_sec", "costs_train", "step_x", "costs/cum/gpu"]
+)
 def test_what_does_not(name):
     assert not is_managed(name)
 

@@ -57,7 +57,7 @@ def route(name: str, split: str) -> str:
 
 def is_managed(name: str) -> bool:
     """Returns whether a metric is added up (over rollouts, and over the run) instead of averaged."""
-    return name.startswith(MANAGED_PREFIXES)
+    return name.startswith(MANAGED_PREFIXES) and not name.startswith("costs/cum/")
 
 
 def cumulative_name(name: str) -> str:

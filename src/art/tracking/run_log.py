@@ -143,7 +143,8 @@ class RunLog:
                     write_sums(folder, self._sums)
                 if entry.groups is None and not (entry.metrics or amounts):
                     return
-                row = self._row(entry, {**averages, **amounts})
+                given_sums = {name: value for name, value in averages.items() if "/cum/" in name}
+                row = self._row(entry, {**averages, **amounts, **given_sums})
                 append_history_row(ModelPaths(folder).history, row)
             self._watch.see(folder, row)
         self._note_facts(model)
