@@ -15,11 +15,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from art.errors import ConfigurationError, install_command
+from art.errors import ConfigurationError, install_command, is_installed
 from art.process.environment import WANDB_API_KEY, variable
 from art.tracking.names import SECTIONS, SPLITS, STEP_COLUMN
 from art.tracking.run_facts import FACTS
@@ -268,7 +267,8 @@ class _Run:
         self._drawn_at = self._rows
         try:
             return {chart: _drawn(chart, lines) for chart, lines in chart_lines(history()).items()}
-        except (OSError, TypeError, ValueError) as error:  # the row itself is worth more than its picture
+        except (AttributeError, OSError, TypeError, ValueError) as error:
+            # The row itself is worth more than its picture.
             if self._charted:
                 _log.warning("the charts of W&B are not drawn: %s: %s", type(error).__name__, error)
             self._charted = False
@@ -349,7 +349,7 @@ class WandbSink:
         if not self.wanted(model):
             return None
         asked = model.report_metrics is not None
-        if find_spec("wandb") is None:
+        if not is_installed("wandb"):
             text = f"Weights & Biases is not installed: {install_command('wandb')}"
             if asked:
                 raise ConfigurationError(f"report_metrics={model.report_metrics!r}, but {text}")
