@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+from art.extensions import PRICES, load_extensions
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -255,7 +255,7 @@ class PriceBook:
         return None if extracted is None else float(extracted)
 
     def pricing_of(self, model_name: str) -> TokenPricing | None:
-        """A model's price: registered, else published; None where none is known.
+        """A model's price: registered, else published, else an extension's; None where none is known.
 
         "openai/gpt-4.1" and "gpt-4.1-2025-04-14" have the price of "gpt-4.1" where they have none of their
         own. Nobody is asked: this is called between the requests of a step.
@@ -265,7 +265,7 @@ class PriceBook:
             self._registered(model_name)
             or _training_pricing(model_name)
             or next((found for name in names if (found := MODEL_TOKEN_PRICING.get(name))), None)
-            or next((found for name in names if (found := _litellm_pricing(name))), None)
+            or next((found for name in names if (found := _pricing_of_extensions(name))), None)
         )
 
     def _registered(self, model_name: str) -> TokenPricing | None:
@@ -320,21 +320,5 @@ def _model_names(model_name: str) -> list[str]:
     return names if undated == names[-1] else [*names, undated]
 
 
-def _litellm_pricing(model_name: str) -> TokenPricing | None:
-    """litellm's table, where the program has loaded litellm. We never do: it takes seconds, and a network."""
-    table = getattr(sys.modules.get("litellm"), "model_cost", None) or {}
-    prices = table.get(model_name)
-    if prices is None:
-        return None
-
-    def million(name: str) -> float | None:
-        return None if prices.get(name) is None else float(prices[name]) * MILLION
-
-    read = million("cache_read_input_token_cost")
-    return TokenPricing(
-        prompt_per_million=million("input_cost_per_token"),
-        completion_per_million=million("output_cost_per_token"),
-        cached_prompt_per_million=read,
-        cache_creation_per_million=million("cache_creation_input_token_cost"),
-        cache_read_per_million=read,
-    )
+def _pricing_of_extensions(model_name: str) -> TokenPricing | None:
+    return next((found for ask in load_extensions(PRICES).values() if (found := ask(model_name))), None)
