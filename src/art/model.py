@@ -34,7 +34,7 @@ from art.tracking.prices import CostCalculator, no_costs
 from art.tracking.run_log import LogEntry, RunLog
 from art.tracking.sinks.registry import check_sinks
 from art.tracking.step_log import TrainLog
-from art.trajectories import Trajectory, TrajectoryGroup, gathered
+from art.trajectories import Trajectory, TrajectoryGroup, gathered_groups
 from art.types import LoRAConfig, TrainConfig, TrainResult, TrainSFTConfig, Verbosity, peft_arguments
 from art.wire.nested import MASK, HiddenKey, with_keys_hidden, without_keys
 
@@ -456,9 +456,10 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
 
         config: learning rate, algorithm and so on. _config and options: further keywords of the backend's
         `train`; options win over _config, and that over config. Groups that are None (a judge gave them up)
-        are left out. Rollouts that ask for `get_inference_name()` afterwards sample from the new step.
+        are left out; a list of trajectories is a group. Rollouts that ask for `get_inference_name()`
+        afterwards sample from the new step.
         """
-        given = gathered(trajectory_groups, "train()")
+        given = gathered_groups(trajectory_groups, "train()")
         groups = [group for group in given if group is not None]
         if groups and len(groups) < len(given):
             _LOGGER.warning(
