@@ -27,7 +27,14 @@ from art.tracking.averages import as_groups
 from art.tracking.call_costs import CHAT_TEMPLATE_KWARGS, ClientCosts, ForeignClient
 from art.tracking.folders import ModelPaths, get_model_dir, get_step_from_dir, stored_name
 from art.tracking.metrics_builder import MetricsBuilder
-from art.tracking.model_files import best_step, check_config, merge_state, overwrite_state, read_state
+from art.tracking.model_files import (
+    best_step,
+    check_config,
+    closest_metrics,
+    merge_state,
+    overwrite_state,
+    read_state,
+)
 from art.tracking.names import SECTIONS as METRIC_SECTIONS
 from art.tracking.names import SPLITS as METRIC_SPLITS
 from art.tracking.prices import CostCalculator, no_costs
@@ -539,17 +546,19 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         """Deletes all checkpoints except the newest and the best one; returns the deleted steps.
 
         The best is the step with the highest mean of `best_checkpoint_metric` in `history.jsonl`, the later
-        one of equals. Without such a metric only the newest is kept, and a warning says so.
+        one of equals. Where no row has the metric a warning says so: nothing is deleted, or for the default
+        metric all but the newest.
         """
+        metric, history = best_checkpoint_metric, ModelPaths.of_model(self).history
         keep = {await self.get_step()}
-        if (best := best_step(ModelPaths.of_model(self).history, best_checkpoint_metric)) is not None:
+        if (best := best_step(history, metric)) is not None:
             keep.add(best)
+        elif metric == "val/reward":  # programs that never evaluate call it
+            _LOGGER.warning("no row of %s has %r: only the newest checkpoint is kept", history, metric)
         else:
-            _LOGGER.warning(
-                "no row of %s has %r: only the newest checkpoint is kept",
-                ModelPaths.of_model(self).history,
-                best_checkpoint_metric,
-            )
+            close = ", ".join(closest_metrics(history, metric)) or "no metric at all"
+            _LOGGER.warning("no row of %s has %r: nothing is deleted. It has %s", history, metric, close)
+            return []
         return await self._face().delete_checkpoints(self, sorted(keep))
 
 
