@@ -373,7 +373,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.benchmarking.filter_model_split": names(f"{_LOGGED}:filter_rename_model_split"),
     "art.utils.benchmarking.load_aggregated_trajectories": names(f"{_LOGGED}:load_aggregated_trajectories"),
     "art.utils.benchmarking.load_latest_metrics": names(f"{_LOGGED}:load_latest_metrics"),
-    "art.utils.benchmarking.load_trajectories": names(f"{_LOGGED}:load_trajectories"),
+    "art.utils.benchmarking.load_trajectories": names(f"{_LOGGED}:load_trajectories pull_model_trajectories"),
     "art.utils.benchmarking.log_constant_metrics_wandb": names(f"{_LOGGED}:log_constant_metrics_wandb"),
     "art.utils.benchmarking.pull_model_trajectories": names(f"{_LOGGED}:pull_model_trajectories"),
     "art.utils.benchmarking.types": names(f"{_LOGGED}:BenchmarkModelKey"),
@@ -472,6 +472,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.s3_checkpoint_utils": names(
         "art.client.storage.bucket_pull:copy_checkpoint local_checkpoint newest_of",
         "art.client.storage.bucket_push:complete_steps local_steps",
+        "art_extensions.compat.bucket_layout:migrate_s3_checkpoints_to_new_structure",
     ),
     "art.utils.sft": names(
         "art.client.options.learning_rates:create_lr_schedule",

@@ -14,13 +14,15 @@ from art.errors import CheckpointMissingError, ConfigurationError
 from art.extensions import PUBLISHER, load_extension
 from art.process.environment import BACKUP_BUCKET, variable
 from art.tracking.folders import stored_name
+from art.tracking.progress import show_log
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
     from art.client.backends.local_backend import LocalBackend
     from art.client.publishing import LoRADeploymentJob
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("art.client.storage")
+"""Below `art`, so that `show_log` shows its lines."""
 
 
 async def fork_checkpoint(
@@ -127,6 +129,7 @@ async def pull_from_s3(
     except CheckpointMissingError as error:
         if wanted.step is not None:
             raise
+        show_log()
         log.info("nothing was pulled: %s", error)
 
 

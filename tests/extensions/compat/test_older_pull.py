@@ -42,7 +42,7 @@ async def test_a_first_run_pulls_nothing_from_an_empty_bucket(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     backend = art.LocalBackend(path=tmp_path / "here")
-    with caplog.at_level(logging.INFO, "art_extensions"):
+    with caplog.at_level(logging.INFO, "art"):
         await backend._experimental_pull_from_s3(trained, s3_bucket=empty, **options)
     assert [line for line in caplog.messages if "nothing was pulled" in line] == caplog.messages
     assert len(caplog.messages) == 1 and "No checkpoints found" in caplog.text
