@@ -133,9 +133,9 @@ PATHS: Mapping[str, str | Names] = {
     "art.environments.testing": "art_extensions.testing",
     "art.environments.adapters.verifiers": "art_extensions.environments.verifiers",
     "art.costs": names(
-        "art.tracking.prices:CostCalculator MODEL_PRICING ModelPricing",
-        "art_extensions.compat.training_costs:build_cost_calculator compute_sample_costs compute_train_cost "
-        "get_model_pricing tokens_to_cost",
+        "art.tracking.prices:CostCalculator",
+        "art_extensions.compat.training_costs:MODEL_PRICING ModelPricing build_cost_calculator "
+        "compute_sample_costs compute_train_cost get_model_pricing tokens_to_cost",
     ),
     "art.datasets": "art.client.sft.sft_dataset",
     "art.dev": names(

@@ -15,18 +15,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from art.tracking.prices import MILLION, TokenPricing
+from art.tracking.prices import MILLION, MODEL_TOKEN_PRICING, TokenPricing, names_of
 
 TABLE_FILE = "model_prices_and_context_window_backup.json"
 _log = logging.getLogger(__name__)
 
 
 def litellm_pricing(model_name: str) -> TokenPricing | None:
-    """Returns the price under litellm's name of a model; None where litellm has none, or is not installed."""
+    """Returns the price under litellm's name of a model; None where litellm has none, or is not installed.
+
+    A model that has a published price under another of its names has none here.
+    """
     loaded = getattr(sys.modules.get("litellm"), "model_cost", None)
     table = loaded if isinstance(loaded, Mapping) else _installed_table()
     row = table.get(model_name)
-    return _pricing_in(row) if isinstance(row, Mapping) else None
+    if not isinstance(row, Mapping) or any(name in MODEL_TOKEN_PRICING for name in names_of(model_name)):
+        return None
+    return _pricing_in(row)
 
 
 @lru_cache(maxsize=1)

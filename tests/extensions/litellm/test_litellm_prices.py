@@ -45,14 +45,16 @@ def cost(name: str) -> float | None:
 
 
 def test_a_model_that_only_litellm_knows_has_the_price_of_its_table(installed: Path) -> None:
-    installed.write_text(json.dumps({"bedrock/new": ROW, "new": ROW, "gpt-4.1": ROW, "image": {"mode": "x"}}))
+    names = ("bedrock/new", "new", "openai/gpt-4.1", "gpt-4.1")
+    installed.write_text(json.dumps({"image": {"mode": "x"}, **dict.fromkeys(names, ROW)}))
     for name in ("bedrock/new", "new", "openai/new", "new-2026-05-13"):
         assert cost(name) == pytest.approx(1200 / 1e6)
     known = PriceBook().pricing_of("bedrock/new")
     assert known and known.cached_prompt_per_million == pytest.approx(0.1)
     assert known.cache_creation_per_million is None
-    published = PriceBook().pricing_of("gpt-4.1")
-    assert published and published.prompt_per_million == 2.0  # ours is first
+    for name in ("gpt-4.1", "openai/gpt-4.1"):
+        published = PriceBook().pricing_of(name)
+        assert published and published.prompt_per_million == 2.0  # ours is first
     assert pricing_of("image", None) is None
     with pytest.raises(ConfigurationError, match="No pricing configured for model 'image'"):
         cost("image")
