@@ -352,7 +352,7 @@ PATHS: Mapping[str, str | Names] = {
         "art.client.sft.sft_dataset:iterate_dataset",
         "art.retrying:limit_concurrency log_http_errors retry",
         "art.tracking.folders:get_model_step",
-        "art.tracking.sinks.wandb:record_provenance",
+        "art_extensions.compat.provenance:record_provenance",
         "art.trajectories:format_message",
     ),
     "art.utils.benchmark_rollout": names(f"{_LOGGED}:benchmark_rollout"),
@@ -415,7 +415,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.limit_concurrency": names("art.retrying:limit_concurrency"),
     "art.utils.litellm": names("art_extensions.compat.litellm_choices:convert_litellm_choice_to_openai"),
     "art.utils.log_http_errors": names("art.retrying:log_http_errors"),
-    "art.utils.logging": names("art.tracking.progress:_C _ts dim err info ok step warn"),
+    "art.utils.logging": names("art_extensions.compat.coloured_lines:_C _ts dim err info ok step warn"),
     "art.utils.model_config": names(
         instead=("nothing needs them: what the assistant said is known by its tokens, not found by markers")
     ),
@@ -460,7 +460,7 @@ PATHS: Mapping[str, str | Names] = {
         "get_output_dir_from_model_properties get_step_checkpoint_dir get_trajectories_dir "
         "get_trajectories_split_dir"
     ),
-    "art.utils.record_provenance": names("art.tracking.sinks.wandb:record_provenance"),
+    "art.utils.record_provenance": names("art_extensions.compat.provenance:record_provenance"),
     "art.utils.retry": names("art.retrying:retry"),
     "art.utils.s3": names(
         "art.client.storage.bucket_pull:Wanted commit_here pull_model",

@@ -1,8 +1,7 @@
 """Rows of the log as runs of Weights & Biases. The library is loaded when the first run is opened.
 
 `OpenRuns` holds the runs that are open in this process. `chart_lines` says what the charts of a run show;
-they are drawn anew as the run grows. `record_provenance` writes where a model comes from into its artifact's
-metadata.
+they are drawn anew as the run grows.
 """
 
 from __future__ import annotations
@@ -395,27 +394,3 @@ def _check_immutable(old: Mapping[str, Any], new: Mapping[str, Any], path: tuple
         elif before != value:
             name = ".".join(here)
             raise ConfigurationError(f"W&B config is immutable once set. Conflicting value for '{name}'.")
-
-
-PROVENANCE = "wandb.provenance"
-
-
-def record_provenance(run: Any, provenance: str) -> None:
-    """Append to the list `wandb.provenance` of the run's newest artifact `{entity}/{project}/{name}:latest`.
-
-    The run's own config gets the same list, which also works without a network. An artifact that cannot be
-    reached, or that does not exist yet, is told in the log: provenance never stops a training.
-    """
-    wandb = import_module("wandb")  # the run is its own, so it is there
-    known = list(run.config.get(PROVENANCE) or ())
-    run.config.update({PROVENANCE: [*known, provenance]}, allow_val_change=True)
-    if run.offline:
-        _log.info("provenance %r of run %s stays in its config: the run is offline", provenance, run.name)
-        return
-    path = f"{run.entity}/{run.project}/{run.name}:latest"
-    try:
-        artifact = wandb.Api().artifact(path)
-        artifact.metadata[PROVENANCE] = [*(artifact.metadata.get(PROVENANCE) or ()), provenance]
-        artifact.save()
-    except (wandb.errors.CommError, wandb.errors.UsageError, ValueError) as error:
-        _log.warning("provenance %r of %s stays in the run's config: %s", provenance, path, error)
