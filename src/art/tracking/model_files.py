@@ -145,7 +145,7 @@ def best_step(path: Path, metric: str) -> int | None:
 
 
 def closest_metrics(path: Path, metric: str) -> list[str]:
-    """At most three metrics of the rows whose names are closest to one that no row has."""
+    """Returns at most three metrics of the rows, those whose names are closest."""
     names = {name for row in read_history(path) for name in row if "/" in name}
     return get_close_matches(metric, sorted(names), cutoff=0.0)
 

@@ -64,7 +64,7 @@ def _migrate(store: Store, dry_run: bool) -> None:
 
 
 def _differs(store: Store, targets: Mapping[str, str], taken: Collection[str]) -> bool:
-    """Whether there are files at the place of a checkpoint that are not its own."""
+    """Returns whether there are files at the place of a checkpoint that are not its own."""
     copies = {target: path for path, target in targets.items()}
     return any(one not in copies or store.read(one) != store.read(copies[one]) for one in taken)
 
