@@ -1,6 +1,6 @@
 """Version 1 of the MCP SDK, by a session that answers as its `ClientSession` does: names are in camel case.
 
-`make test-mcp-1` runs the tests of MCP with the SDK itself.
+`make test-mcp-older` runs the tests of MCP with the SDK itself.
 """
 
 from __future__ import annotations
