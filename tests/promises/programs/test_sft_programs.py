@@ -54,9 +54,7 @@ def test_a_warm_up_then_rewards(tmp_path: Path) -> None:
     assert re.findall(r"rl: step (\d), reward 0\.\d+", printed) == ["3", "4"]
     steps = rows(tmp_path, "warm-001")
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
-    assert steps[1]["loss/train"] < steps[0]["loss/train"], (
-        "the teacher's answers are likelier the second time"
-    )
+    assert steps[1]["loss/train"] < steps[0]["loss/train"], "the teacher's answers are likelier the second time"
     (checkpoints,) = tmp_path.glob(".art/*/models/warm-001/checkpoints")
     kinds = [
         json.loads((one / "trainer_state.json").read_text())["kind"] for one in sorted(checkpoints.iterdir())

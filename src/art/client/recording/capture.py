@@ -18,13 +18,14 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from pydantic import BaseModel
 
 from art.client.recording.captured_reply import read_completion, watch_body
 from art.client.recording.recorder import Recorder
-from art.errors import NoTrajectoryError, is_installed
+from art.errors import NoTrajectoryError
 from art.rollout_tasks import rollout_scope
 from art.trajectories import Trajectory
 from art.wire.rollouts import CALL_NOTE, ObservedCompletion
@@ -72,7 +73,7 @@ def capture_foreign_clients() -> Iterator[None]:
     """Chat completions of all HTTP clients that are asked for inside a `listening` reach the listener."""
     with ExitStack() as taps:
         for name in PACKAGES:
-            if is_installed(name):
+            if find_spec(name) is not None:
                 package = import_module(name)
                 taps.enter_context(_tapped(package.Client, _Tap))
                 taps.enter_context(_tapped(package.AsyncClient, _AsyncTap))

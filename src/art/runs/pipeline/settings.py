@@ -11,7 +11,6 @@ from art.backend import Keyword, LearningOptions
 from art.client.options.declared_options import declared_options
 from art.client.requests.train_request import algorithm_of
 from art.errors import ConfigurationError
-from art.tracking.names import spellings
 
 CHECKPOINT_CREATED_AT_METRIC = "checkpoint/created_at_unix"
 CHECKPOINT_EVAL_COMPLETED_METRIC = "checkpoint/eval_completed"
@@ -58,10 +57,9 @@ def keep_recent_and_top(
     def keep(context: CheckpointRetentionContext) -> set[int]:
         newest = sorted((checkpoint.step for checkpoint in context.checkpoints), reverse=True)
         scored = [
-            (checkpoint.metrics[name], checkpoint.step)
+            (checkpoint.metrics[metric], checkpoint.step)
             for checkpoint in context.checkpoints
-            if (name := next((one for one in spellings(metric) if one in checkpoint.metrics), None))
-            and not math.isnan(checkpoint.metrics[name])
+            if not math.isnan(checkpoint.metrics.get(metric, math.nan))
         ]
         best = sorted(scored, reverse=True)
         return {*newest[:recent], *(step for _, step in best[:top])}
