@@ -7,7 +7,7 @@ export TOKENIZERS_PARALLELISM = false
 # Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help environments quickstart mail test test-all test-alone test-core test-fast test-tinker-newest lint types contracts check audit docs notebooks format bench bench-% gpu-kit gpu-kit-check crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-all test-alone test-core test-fast test-tinker-newest test-mcp-older lint types contracts check audit docs notebooks format bench bench-% gpu-kit gpu-kit-check crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -112,6 +112,12 @@ test-tinker-newest: $(VENV)/.installed ## the newest release of the client of Ti
 	.venv-tinker-newest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "tinker$(if $(TINKER),==$(TINKER))"
 	ART_TEST_EVERYTHING=1 ART_TEST_TINKER=.venv-tinker-newest $(PYTEST) tests/extensions/tinker $(ARGS)
 
+test-mcp-older: $(VENV)/.installed         ## the tests of MCP with version 1 of its SDK, beside all else that is installed
+	$(PYTHON) -m venv --clear .venv-mcp-older
+	.venv-mcp-older/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "mcp>=1.25,<2"
+	$(BIN)/python -c "import sysconfig; print('$(CURDIR)/src', sysconfig.get_path('purelib'), sep='\n')" > $$(.venv-mcp-older/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/beside.pth
+	OMP_NUM_THREADS=1 .venv-mcp-older/bin/python -m pytest tests/environments/mcp tests/extensions/testing/mcp_servers $(ARGS)
+
 test-fast: $(VENV)/.installed         ## the tests that start no process, in a minute or two
 	$(PYTEST) -m "not slow" $(ARGS)
 
@@ -176,4 +182,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-words
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-tinker .venv-tinker-newest .venv-cookbook .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .venv-tokenizers .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-tinker .venv-tinker-newest .venv-mcp-older .venv-cookbook .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .venv-tokenizers .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit

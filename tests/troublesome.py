@@ -7,15 +7,20 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
+try:
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+except ImportError:  # version 1 of the SDK
+    from mcp.server.fastmcp import FastMCP as MCPServer
+    from mcp.server.fastmcp.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from art.environments.mcp.server_address import preserve_root_logger
 
-READS = ToolAnnotations(read_only_hint=True)
-WRITES = ToolAnnotations(read_only_hint=False)
+READS = ToolAnnotations.model_validate({"readOnlyHint": True})
+WRITES = ToolAnnotations.model_validate({"readOnlyHint": False})
 
 
 def create_server() -> MCPServer:
@@ -92,10 +97,18 @@ def documents(server: MCPServer) -> None:
         return f"What to do about {trouble}?"
 
 
+def serve_http(server: Any, port: int) -> None:
+    if hasattr(server.settings, "port"):  # version 1 of the SDK
+        server.settings.port = port
+        server.run("streamable-http")
+    else:
+        server.run("streamable-http", port=port)
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--never-ready"]:
         time.sleep(1000)
     elif sys.argv[1:2] == ["--http"]:
-        create_server().run("streamable-http", port=int(sys.argv[2]))
+        serve_http(create_server(), int(sys.argv[2]))
     else:
         create_server().run("stdio")

@@ -1,7 +1,7 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
 from art.tracking.prices import CostCalculator as CostCalculator
-from art.tracking.prices import MODEL_PRICING as MODEL_PRICING
-from art.tracking.prices import ModelPricing as ModelPricing
+from art_extensions.compat.training_costs import MODEL_PRICING as MODEL_PRICING
+from art_extensions.compat.training_costs import ModelPricing as ModelPricing
 from art_extensions.compat.training_costs import build_cost_calculator as build_cost_calculator
 from art_extensions.compat.training_costs import compute_sample_costs as compute_sample_costs
 from art_extensions.compat.training_costs import compute_train_cost as compute_train_cost

@@ -211,13 +211,21 @@ def _origin() -> dict[str, Any] | None:
     return origin
 
 
+def is_installed(module: str) -> bool:
+    """Returns whether a module can be imported. It is not loaded."""
+    try:
+        return find_spec(module) is not None
+    except ValueError:  # a program's stand-in in `sys.modules`, which has no spec
+        return True
+
+
 def require_extra(extra: str, subject: str, *, remedy: str = "") -> None:
     """Raises MissingExtraError, which names the subject, when a module of the extra is not installed.
 
     remedy: what else helps, as ", or ...". No module is loaded.
     """
     for module in EXTRAS[extra]:
-        if find_spec(module) is None:
+        if not is_installed(module):
             raise _missing_extra(extra, subject, module, remedy)
 
 

@@ -13,6 +13,8 @@
                  (`art.batch.algorithms.facts`)
     model        models in another form than a folder of transformers, by the name of the form: a
                  `ModelSource` (`art.engine.base_models`)
+    prices       a function that returns the `TokenPricing` of a model's name, or None; it is called between
+                 the requests of a step (`art.tracking.prices`)
     provider     who answers judges and generators, by the first part of a model's name: makes an `Llm`
                  (`art.rewards.llm.request`) of the rest of the name and a mapping of options
     publisher    what brings a checkpoint to other programs, by the names `export` and `deploy`: the functions
@@ -61,6 +63,7 @@ MIGRATION = "migration"
 MODEL = "model"
 PAGES = "pages"
 PLACER = "placer"
+PRICES = "prices"
 PROVIDER = "provider"
 PUBLISHER = "publisher"
 RUNTIME = "runtime"

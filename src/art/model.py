@@ -27,14 +27,21 @@ from art.tracking.averages import as_groups
 from art.tracking.call_costs import CHAT_TEMPLATE_KWARGS, ClientCosts, ForeignClient
 from art.tracking.folders import ModelPaths, get_model_dir, get_step_from_dir, stored_name
 from art.tracking.metrics_builder import MetricsBuilder
-from art.tracking.model_files import best_step, check_config, merge_state, overwrite_state, read_state
+from art.tracking.model_files import (
+    best_step,
+    check_config,
+    closest_metrics,
+    merge_state,
+    overwrite_state,
+    read_state,
+)
 from art.tracking.names import SECTIONS as METRIC_SECTIONS
 from art.tracking.names import SPLITS as METRIC_SPLITS
 from art.tracking.prices import CostCalculator, no_costs
 from art.tracking.run_log import LogEntry, RunLog
 from art.tracking.sinks.registry import check_sinks
 from art.tracking.step_log import TrainLog
-from art.trajectories import Trajectory, TrajectoryGroup, gathered
+from art.trajectories import Trajectory, TrajectoryGroup, gathered_groups
 from art.types import LoRAConfig, TrainConfig, TrainResult, TrainSFTConfig, Verbosity, peft_arguments
 from art.wire.nested import MASK, HiddenKey, with_keys_hidden, without_keys
 
@@ -260,11 +267,11 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         """Writes trajectories and one row of numbers: averages under `<split>/`, and `metrics`.
 
         step: the step the numbers belong to; by default the newest. With neither trajectories nor metrics
-        nothing is written. `docs/reference/metrics.md` lists the names. Raises TypeError for items that
-        are no trajectories, and ConfigurationError (a ValueError) for names that cannot be logged; nothing is
-        written then.
+        nothing is written; `metrics={}` writes what waits in the metrics builder. `docs/reference/metrics.md`
+        lists the names. Raises TypeError for items that are no trajectories, and ConfigurationError (a
+        ValueError) for names that cannot be logged; nothing is written then.
         """
-        if trajectories is None and not metrics:
+        if trajectories is None and metrics is None:
             return
         groups = None if trajectories is None else as_groups(trajectories)
         if step is None:
@@ -456,9 +463,10 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
 
         config: learning rate, algorithm and so on. _config and options: further keywords of the backend's
         `train`; options win over _config, and that over config. Groups that are None (a judge gave them up)
-        are left out. Rollouts that ask for `get_inference_name()` afterwards sample from the new step.
+        are left out; a list of trajectories is a group. Rollouts that ask for `get_inference_name()`
+        afterwards sample from the new step.
         """
-        given = gathered(trajectory_groups, "train()")
+        given = gathered_groups(trajectory_groups, "train()")
         groups = [group for group in given if group is not None]
         if groups and len(groups) < len(given):
             _LOGGER.warning(
@@ -540,17 +548,19 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         """Deletes all checkpoints except the newest and the best one; returns the deleted steps.
 
         The best is the step with the highest mean of `best_checkpoint_metric` in `history.jsonl`, the later
-        one of equals. Without such a metric only the newest is kept, and a warning says so.
+        one of equals. Where no row has the metric a warning says so: nothing is deleted, or for the default
+        metric all but the newest.
         """
+        metric, history = best_checkpoint_metric, ModelPaths.of_model(self).history
         keep = {await self.get_step()}
-        if (best := best_step(ModelPaths.of_model(self).history, best_checkpoint_metric)) is not None:
+        if (best := best_step(history, metric)) is not None:
             keep.add(best)
+        elif metric == "val/reward":  # programs that never evaluate call it
+            _LOGGER.warning("no row of %s has %r: only the newest checkpoint is kept", history, metric)
         else:
-            _LOGGER.warning(
-                "no row of %s has %r: only the newest checkpoint is kept",
-                ModelPaths.of_model(self).history,
-                best_checkpoint_metric,
-            )
+            close = ", ".join(closest_metrics(history, metric)) or "no metric at all"
+            _LOGGER.warning("no row of %s has %r: nothing is deleted. It has %s", history, metric, close)
+            return []
         return await self._face().delete_checkpoints(self, sorted(keep))
 
 

@@ -456,6 +456,16 @@ def count_rollout(
     return trajectory
 
 
+def gathered_groups(given: Iterable[Any], caller: str) -> list[Any]:
+    """Returns what `gathered` does; an inner list of trajectories and exceptions becomes their group."""
+    return [
+        TrajectoryGroup(item)
+        if isinstance(item, list | tuple) and all(isinstance(one, Trajectory | BaseException) for one in item)
+        else item
+        for item in gathered(given, caller)
+    ]
+
+
 def gathered(given: Iterable[T], caller: str) -> list[T]:
     """Returns the groups or trajectories that a call was given as a list. Raises TypeError for a coroutine
     that nobody awaited, and for anything else that is no list.

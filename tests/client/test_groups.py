@@ -12,6 +12,7 @@ import art
 from art.client.requests.train_request import train_groups
 from art.errors import TokenMismatchError
 from art.tracking.averages import as_groups
+from art.trajectories import gathered_groups
 
 
 def attempt(sample: str) -> art.Trajectory:
@@ -37,6 +38,22 @@ def test_groups_of_any_kind_of_iterable_and_none(caplog: pytest.LogCaptureFixtur
     assert [group.failed for group in groups] == [0, 0, 1]
     assert "group 1 is None and is left out" in caplog.text
     assert as_groups(given) == [given[0], given[2], given[3]]
+
+
+def test_a_list_of_trajectories_is_a_group() -> None:
+    given = [[attempt("a"), attempt("b")], art.TrajectoryGroup([attempt("c")]), (attempt("d"), ValueError())]
+    found = gathered_groups(given, "train()")
+    assert [[t.samples for t in group.trajectories] for group in train_groups(found)] == [
+        [["a"], ["b"]],
+        [["c"]],
+        [["d"]],
+    ]
+    assert found[1] is given[1] and len(found[2].exceptions) == 1
+    assert [len(group) for group in as_groups(given)] == [2, 1, 1]
+    for other in ([{"role": "user"}], "text", None):
+        assert gathered_groups([other], "train()") == [other]
+    with pytest.raises(TypeError, match="group 0 is a list, not a TrajectoryGroup"):
+        train_groups(gathered_groups([[attempt("a"), "text"]], "train()"))
 
 
 def test_choices_as_litellm_keeps_them() -> None:

@@ -343,8 +343,22 @@ async def test_checkpoints_with_the_best_metric_stay(model, backend, double, cap
         await model.log(metrics={"reward": reward, "correct": score}, step=step)
     await model.delete_checkpoints()
     await model.delete_checkpoints("val/correct")
-    await model.delete_checkpoints(best_checkpoint_metric="val/nothing")
-    assert double.kept == [[9], [6, 9], [6, 9], [9]]
+    await model.delete_checkpoints("correct/val")
+    await model.delete_checkpoints("reward/val")
+    assert double.kept == [[9], [6, 9], [6, 9], [6, 9], [6, 9]]
+
+
+@pytest.mark.parametrize("logged", [True, False])
+async def test_a_metric_that_no_row_has_deletes_no_checkpoint(model, backend, double, caplog, logged):
+    await model.register(backend)
+    double.step = 9
+    if logged:
+        await model.log(metrics={"reward": 1.0, "correct": 1}, step=3)
+    assert await model.delete_checkpoints(best_checkpoint_metric="val/corect") == []
+    assert await model.delete_checkpoints("reward/test") == [] and double.kept == []
+    first, second = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert "has 'val/corect': nothing is deleted. It has " in first and "'reward/test'" in second
+    assert ("It has val/correct" in first) is logged and ("no metric at all" in first) is not logged
 
 
 def test_older_names(model):

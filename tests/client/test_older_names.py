@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterable
@@ -174,6 +175,25 @@ async def test_a_program_brings_a_backend_of_its_own(model: art.TrainableModel) 
         ("keep", [1]),
     ]
     assert (Path(model.base_path) / "games" / "models" / "agent" / "history.jsonl").exists()
+
+
+async def test_lists_of_trajectories_are_trained_and_logged_as_groups(
+    backend: art.RemoteBackend, model: art.TrainableModel, double: Double
+) -> None:
+    await model.register(backend)
+    lists = [[art.Trajectory(reward=1.0), art.Trajectory(reward=0.0)], [art.Trajectory(reward=0.5)]]
+    result = await backend.train(model, lists)  # type: ignore[arg-type]
+    await model.log(lists, split="train", metrics=result.metrics, step=result.step)  # type: ignore[arg-type]
+    assert (await model.train(lists)).step == 2  # type: ignore[arg-type]
+    for job in double.jobs.values():
+        assert [[t["reward"] for t in group["trajectories"]] for group in job["groups"]] == [
+            [1.0, 0.0],
+            [0.5],
+        ]
+    history = Path(model.base_path) / "games" / "models" / "agent" / "history.jsonl"
+    rows = [json.loads(line) for line in history.read_text().splitlines()]
+    assert [row["data/step_num_groups_submitted"] for row in rows] == [2, 2]
+    assert [row["train/reward_std_dev"] for row in rows] == [0.5, 0.5]
 
 
 async def test_what_an_own_backend_cannot_do_is_said(model: art.TrainableModel) -> None:

@@ -18,7 +18,7 @@ from art.metrics_taxonomy import (
     is_managed,
     summarize_trajectory_groups,
 )
-from art.tracking.names import route
+from art.tracking.names import route, spellings
 
 
 def test_sections_and_splits():
@@ -73,9 +73,27 @@ def test_what_adds_up(name, managed, sum_over_the_run):
     assert is_managed(name) is managed and cumulative_name(name) == sum_over_the_run
 
 
-@pytest.mark.parametrize("name", ["data/fill", "loss/train", "time/wall_clock_sec", "costs_train", "step_x"])
+@pytest.mark.parametrize(
+    "name", ["data/fill", "loss/train", "time/wall_clock_sec", "costs_train", "step_x", "costs/cum/gpu"]
+)
 def test_what_does_not(name):
     assert not is_managed(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("val/reward", ("val/reward", "reward/val")),
+        ("reward/val", ("reward/val", "val/reward")),
+        ("val/judge/ruler", ("val/judge/ruler", "judge/ruler/val")),
+        ("judge/ruler/val", ("judge/ruler/val", "val/judge/ruler")),
+        ("time/wall_clock_sec", ("time/wall_clock_sec",)),
+        ("val", ("val",)),
+        ("val/", ("val/",)),
+    ],
+)
+def test_a_metric_of_a_split_has_two_spellings(name, names):
+    assert spellings(name) == names
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from art.retrying import limit_concurrency as limit_concurrency
 from art.retrying import log_http_errors as log_http_errors
 from art.retrying import retry as retry
 from art.tracking.folders import get_model_step as get_model_step
-from art.tracking.sinks.wandb import record_provenance as record_provenance
 from art.trajectories import format_message as format_message
+from art_extensions.compat.provenance import record_provenance as record_provenance
 
 __all__ = ["format_message", "get_model_step", "iterate_dataset", "limit_concurrency", "log_http_errors", "record_provenance", "retry"]
 

@@ -4,6 +4,7 @@ from art.client.storage.bucket_pull import local_checkpoint as local_checkpoint
 from art.client.storage.bucket_pull import newest_of as newest_of
 from art.client.storage.bucket_push import complete_steps as complete_steps
 from art.client.storage.bucket_push import local_steps as local_steps
+from art_extensions.compat.bucket_layout import migrate_s3_checkpoints_to_new_structure as migrate_s3_checkpoints_to_new_structure
 
-__all__ = ["complete_steps", "copy_checkpoint", "local_checkpoint", "local_steps", "newest_of"]
+__all__ = ["complete_steps", "copy_checkpoint", "local_checkpoint", "local_steps", "migrate_s3_checkpoints_to_new_structure", "newest_of"]
 

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import art
-from art.errors import EXTRAS, ARTError, install_command
+from art.errors import EXTRAS, ARTError, install_command, is_installed
 
 GIB = 1024**3
 MEMORY_GIB = 2.0
@@ -80,7 +79,7 @@ def torch_findings() -> Iterator[Finding]:
     """torch is asked in a process of its own: the client must not load it."""
     from subprocess import TimeoutExpired, run
 
-    if find_spec("torch") is None:
+    if not is_installed("torch"):
         return  # named among the missing packages
     program = (
         "import torch; usable = torch.cuda.is_available(); "

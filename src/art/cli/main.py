@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from art.cli.chat import chat
 from art.cli.config_file import ConfigFile
 from art.cli.model_verbs import evaluate, show
 from art.cli.models import models
@@ -393,7 +392,6 @@ settings_verb(
     "art.runs.environment_run:EnvironmentSettings",
     unset=("learning_rate",),
 )(train)
-app.command()(chat)
 app.command()(resume)
 app.add_typer(models)
 app.command()(show)

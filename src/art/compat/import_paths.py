@@ -125,9 +125,9 @@ PATHS: Mapping[str, str | Names] = {
     "art.environments.testing": "art_extensions.testing",
     "art.environments.adapters.verifiers": "art_extensions.environments.verifiers",
     "art.costs": names(
-        "art.tracking.prices:CostCalculator MODEL_PRICING ModelPricing",
-        "art_extensions.compat.training_costs:build_cost_calculator compute_sample_costs compute_train_cost "
-        "get_model_pricing tokens_to_cost",
+        "art.tracking.prices:CostCalculator",
+        "art_extensions.compat.training_costs:MODEL_PRICING ModelPricing build_cost_calculator "
+        "compute_sample_costs compute_train_cost get_model_pricing tokens_to_cost",
     ),
     "art.datasets": "art.client.sft.sft_dataset",
     "art.dev": names(
@@ -344,7 +344,7 @@ PATHS: Mapping[str, str | Names] = {
         "art.client.sft.sft_dataset:iterate_dataset",
         "art.retrying:limit_concurrency log_http_errors retry",
         "art.tracking.folders:get_model_step",
-        "art.tracking.sinks.wandb:record_provenance",
+        "art_extensions.compat.provenance:record_provenance",
         "art.trajectories:format_message",
     ),
     "art.utils.benchmark_rollout": names(f"{_LOGGED}:benchmark_rollout"),
@@ -365,7 +365,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.benchmarking.filter_model_split": names(f"{_LOGGED}:filter_rename_model_split"),
     "art.utils.benchmarking.load_aggregated_trajectories": names(f"{_LOGGED}:load_aggregated_trajectories"),
     "art.utils.benchmarking.load_latest_metrics": names(f"{_LOGGED}:load_latest_metrics"),
-    "art.utils.benchmarking.load_trajectories": names(f"{_LOGGED}:load_trajectories"),
+    "art.utils.benchmarking.load_trajectories": names(f"{_LOGGED}:load_trajectories pull_model_trajectories"),
     "art.utils.benchmarking.log_constant_metrics_wandb": names(f"{_LOGGED}:log_constant_metrics_wandb"),
     "art.utils.benchmarking.pull_model_trajectories": names(f"{_LOGGED}:pull_model_trajectories"),
     "art.utils.benchmarking.types": names(f"{_LOGGED}:BenchmarkModelKey"),
@@ -407,7 +407,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.limit_concurrency": names("art.retrying:limit_concurrency"),
     "art.utils.litellm": names("art_extensions.compat.litellm_choices:convert_litellm_choice_to_openai"),
     "art.utils.log_http_errors": names("art.retrying:log_http_errors"),
-    "art.utils.logging": names("art.tracking.progress:_C _ts dim err info ok step warn"),
+    "art.utils.logging": names("art_extensions.compat.coloured_lines:_C _ts dim err info ok step warn"),
     "art.utils.model_config": names(
         instead=("nothing needs them: what the assistant said is known by its tokens, not found by markers")
     ),
@@ -452,7 +452,7 @@ PATHS: Mapping[str, str | Names] = {
         "get_output_dir_from_model_properties get_step_checkpoint_dir get_trajectories_dir "
         "get_trajectories_split_dir"
     ),
-    "art.utils.record_provenance": names("art.tracking.sinks.wandb:record_provenance"),
+    "art.utils.record_provenance": names("art_extensions.compat.provenance:record_provenance"),
     "art.utils.retry": names("art.retrying:retry"),
     "art.utils.s3": names(
         "art.client.storage.bucket_pull:Wanted commit_here pull_model",
@@ -464,6 +464,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.s3_checkpoint_utils": names(
         "art.client.storage.bucket_pull:copy_checkpoint local_checkpoint newest_of",
         "art.client.storage.bucket_push:complete_steps local_steps",
+        "art_extensions.compat.bucket_layout:migrate_s3_checkpoints_to_new_structure",
     ),
     "art.utils.sft": names(
         "art.client.options.learning_rates:create_lr_schedule",

@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
+from art.errors import is_installed
 from art.exchanges import AnsweredBy, Dialect
 from art.recording.captured_reply import hear_reply, read_reply
 from art.recording.listeners import Listener, current_listener, listening
@@ -38,8 +38,10 @@ def capture_foreign_clients() -> Iterator[None]:
     """Calls of all HTTP clients that are made inside a `listening` reach the listener."""
     with ExitStack() as taps:
         for package, kind, method, tap in _TAPPED:
-            if find_spec(package) is not None:
-                taps.enter_context(_tapped(getattr(import_module(package), kind), method, tap))
+            # A program may have a stand-in in place of a package.
+            of_clients = getattr(import_module(package), kind, None) if is_installed(package) else None
+            if of_clients is not None and method in vars(of_clients):
+                taps.enter_context(_tapped(of_clients, method, tap))
         yield
 
 

@@ -26,7 +26,7 @@ import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from art.engine.registry import masked_by
-from art.errors import ConfigurationError, require_extra
+from art.errors import ConfigurationError, is_installed, require_extra
 from art.process.resources import listen, raise_file_limit
 from art.process.running_server import (
     RunningServer,
@@ -422,17 +422,11 @@ def _uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
 
 
 def _http(settings: ServerSettings) -> Any:
-    if not _has("httptools"):
+    if not is_installed("httptools"):
         return "h11"  # which has limits of its own
     from art.server.connections import http_protocol
 
     return http_protocol(settings.limits)
-
-
-def _has(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None
 
 
 def run(
@@ -442,7 +436,7 @@ def run(
     until: Until | None = None,
 ) -> None:
     """`serve` in an event loop of its own, the fast one where it is installed."""
-    if sys.platform != "win32" and _has("uvloop"):
+    if sys.platform != "win32" and is_installed("uvloop"):
         import uvloop
 
         factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop

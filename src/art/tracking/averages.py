@@ -10,7 +10,7 @@ from typing import Any
 
 from art.tracking.names import SPLITS, check_name, is_managed, number
 from art.tracking.rollout_figures import rollout_figures, scores
-from art.trajectories import Trajectory, TrajectoryGroup, gathered
+from art.trajectories import Trajectory, TrajectoryGroup, gathered_groups
 
 BUILT_IN = frozenset({"reward", "reward_std_dev", "exception_rate", "unscored_rate"})
 
@@ -46,8 +46,10 @@ class TrajectoryBatchSummary:
 
 
 def as_groups(trajectories: Iterable[Any]) -> list[TrajectoryGroup]:
-    """Groups as they are; trajectories and exceptions as one group. None (no group was kept) is left out."""
-    items = [item for item in gathered(trajectories, "log()") if item is not None]
+    """Groups as they are, lists of trajectories as groups; trajectories and exceptions as one group. None (no
+    group was kept) is left out.
+    """
+    items = [item for item in gathered_groups(trajectories, "log()") if item is not None]
     if all(isinstance(item, TrajectoryGroup) for item in items):
         return items
     if all(isinstance(item, Trajectory | BaseException) for item in items):

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from art.errors import CheckpointMissingError, ConfigurationError, StepMissingEr
 from art.process.files import PRIVATE, make_private_folder, write_whole
 from art.process.foreign_files import open_foreign, parse_json, read_lines, too_long
 from art.tracking.folders import ModelPaths, NamedModel, lock_folder
+from art.tracking.names import spellings
 from art.wire.nested import deep_merge, without_keys
 
 if TYPE_CHECKING:
@@ -134,11 +136,18 @@ def read_history(path: Path) -> Iterator[dict[str, Any]]:
 
 def best_step(path: Path, metric: str) -> int | None:
     """The step with the highest mean of a metric (the later one of equals), or None when no row has it."""
-    values: dict[int, list[float]] = {}
+    found: dict[str, dict[int, list[float]]] = {name: {} for name in spellings(metric)}
     for row in read_history(path):
-        if metric in row:
-            values.setdefault(int(row["step"]), []).append(float(row[metric]))
-    return max(values, key=lambda step: (fmean(values[step]), step)) if values else None
+        for name in found.keys() & row.keys():
+            found[name].setdefault(int(row["step"]), []).append(float(row[name]))
+    values = next((values for values in found.values() if values), {})
+    return max(values, key=lambda step: (fmean(values[step]), step), default=None)
+
+
+def closest_metrics(path: Path, metric: str) -> list[str]:
+    """Returns at most three metrics of the rows, those whose names are closest."""
+    names = {name for row in read_history(path) for name in row if "/" in name}
+    return get_close_matches(metric, sorted(names), cutoff=0.0)
 
 
 def check_config(config: Any) -> None:

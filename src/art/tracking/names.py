@@ -56,9 +56,18 @@ def route(name: str, split: str) -> str:
     return f"{split}/{name}"
 
 
+def spellings(metric: str) -> tuple[str, ...]:
+    """The names of a metric of a split: `val/reward` and `reward/val`, the given one first."""
+    first, _, rest = metric.partition("/")
+    name, _, last = metric.rpartition("/")
+    if first in SPLITS and rest:
+        return metric, f"{rest}/{first}"
+    return (metric, f"{last}/{name}") if last in SPLITS and name else (metric,)
+
+
 def is_managed(name: str) -> bool:
     """Returns whether a metric is added up (over rollouts, and over the run) instead of averaged."""
-    return name.startswith(MANAGED_PREFIXES)
+    return name.startswith(MANAGED_PREFIXES) and not name.startswith("costs/cum/")
 
 
 def cumulative_name(name: str) -> str:

@@ -4,23 +4,21 @@ The published prices are per million tokens. They change: what a program registe
 the price that it states, else what an extractor says, else its tokens times a price. A run on your own
 machine is charged nothing by the token: nothing is reported unless a program asks.
 
-Sources: `genai_prices` for what APIs ask; Tinker, thinkingmachines.ai/tinker (5 January 2026), for what a
-training service asks.
+Source: `genai_prices` for what APIs ask; extensions of the kind `prices` for models that it does not know.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
+from art.extensions import PRICES, load_extensions
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -28,15 +26,6 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, TieredPrices
 
 MILLION = 1e6
-
-
-@dataclass(frozen=True)
-class ModelPricing:
-    """A training service's prices of a base model: for prompt tokens, sampled tokens and trained tokens."""
-
-    prefill: float
-    sample: float
-    train: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,27 +109,6 @@ def _published_model(name: str) -> ModelInfo | None:
 
 
 MODEL_TOKEN_PRICING = PublishedPricing()
-
-MODEL_PRICING = MappingProxyType(
-    {
-        "Qwen/Qwen3-4B-Instruct-2507": ModelPricing(0.07, 0.22, 0.22),
-        "Qwen/Qwen3-8B": ModelPricing(0.13, 0.40, 0.40),
-        "Qwen/Qwen3-30B-A3B": ModelPricing(0.12, 0.30, 0.36),
-        "Qwen/Qwen3-VL-30B-A3B-Instruct": ModelPricing(0.18, 0.44, 0.53),
-        "Qwen/Qwen3-32B": ModelPricing(0.49, 1.47, 1.47),
-        "Qwen/Qwen3-235B-A22B-Instruct-2507": ModelPricing(0.68, 1.70, 2.04),
-        "Qwen/Qwen3-VL-235B-A22B-Instruct": ModelPricing(1.02, 2.56, 3.07),
-        "meta-llama/Llama-3.2-1B": ModelPricing(0.03, 0.09, 0.09),
-        "meta-llama/Llama-3.2-3B": ModelPricing(0.06, 0.18, 0.18),
-        "meta-llama/Llama-3.1-8B": ModelPricing(0.13, 0.40, 0.40),
-        "meta-llama/Llama-3.1-70B": ModelPricing(1.05, 3.16, 3.16),
-        "deepseek-ai/DeepSeek-V3.1": ModelPricing(1.13, 2.81, 3.38),
-        "openai/gpt-oss-120b": ModelPricing(0.18, 0.44, 0.52),
-        "openai/gpt-oss-20b": ModelPricing(0.12, 0.30, 0.36),
-        "moonshotai/Kimi-K2-Thinking": ModelPricing(0.98, 2.44, 2.93),
-    }
-)
-
 
 CostCalculator = Callable[[int, int, str], dict[str, float]]
 """(prompt tokens, completion tokens, cost context) -> US dollars by metric, `{"costs/...": usd}`."""
@@ -255,27 +223,24 @@ class PriceBook:
         return None if extracted is None else float(extracted)
 
     def pricing_of(self, model_name: str) -> TokenPricing | None:
-        """A model's price: registered, else published; None where none is known.
+        """A model's price: registered, else published, else an extension's; None where none is known.
 
         "openai/gpt-4.1" and "gpt-4.1-2025-04-14" have the price of "gpt-4.1" where they have none of their
         own. Nobody is asked: this is called between the requests of a step.
         """
-        names = _model_names(model_name)
-        return (
-            self._registered(model_name)
-            or _training_pricing(model_name)
-            or next((found for name in names if (found := MODEL_TOKEN_PRICING.get(name))), None)
-            or next((found for name in names if (found := _litellm_pricing(name))), None)
+        if (registered := self._registered(model_name)) is not None:
+            return registered
+        known = (
+            MODEL_TOKEN_PRICING.get(name) or _pricing_in_extensions(name) for name in names_of(model_name)
         )
+        return next((pricing for pricing in known if pricing is not None), None)
 
     def _registered(self, model_name: str) -> TokenPricing | None:
         """Returns the price under this name, else under the same with or without its provider."""
         if model_name in self.registered:
             return self.registered[model_name]
-        bare = _model_names(model_name)[-1]
-        return next(
-            (price for name, price in self.registered.items() if _model_names(name)[-1] == bare), None
-        )
+        bare = names_of(model_name)[-1]
+        return next((price for name, price in self.registered.items() if names_of(name)[-1] == bare), None)
 
     def _pricing(self, provider: str, model_name: str, override: TokenPricing | None) -> TokenPricing:
         known = self.pricing_of(model_name) or TokenPricing()
@@ -304,15 +269,8 @@ def _usage_cost(usage: TokenUsage, pricing: TokenPricing) -> float:
     return usd / MILLION
 
 
-def _training_pricing(model_name: str) -> TokenPricing | None:
-    pricing = MODEL_PRICING.get(model_name)
-    if pricing is None:
-        return None
-    return TokenPricing(prompt_per_million=pricing.prefill, completion_per_million=pricing.sample)
-
-
-def _model_names(model_name: str) -> list[str]:
-    """Returns the names of a model in a table: without providers in front, without a date behind."""
+def names_of(model_name: str) -> list[str]:
+    """Returns the names of a model in a table: as it is, without providers in front and a date behind."""
     names = [model_name]
     while (parts := names[-1].partition("/"))[0] in RESOLD and parts[2]:
         names.append(parts[2])
@@ -320,21 +278,5 @@ def _model_names(model_name: str) -> list[str]:
     return names if undated == names[-1] else [*names, undated]
 
 
-def _litellm_pricing(model_name: str) -> TokenPricing | None:
-    """litellm's table, where the program has loaded litellm. We never do: it takes seconds, and a network."""
-    table = getattr(sys.modules.get("litellm"), "model_cost", None) or {}
-    prices = table.get(model_name)
-    if prices is None:
-        return None
-
-    def million(name: str) -> float | None:
-        return None if prices.get(name) is None else float(prices[name]) * MILLION
-
-    read = million("cache_read_input_token_cost")
-    return TokenPricing(
-        prompt_per_million=million("input_cost_per_token"),
-        completion_per_million=million("output_cost_per_token"),
-        cached_prompt_per_million=read,
-        cache_creation_per_million=million("cache_creation_input_token_cost"),
-        cache_read_per_million=read,
-    )
+def _pricing_in_extensions(model_name: str) -> TokenPricing | None:
+    return next((found for ask in load_extensions(PRICES).values() if (found := ask(model_name))), None)

@@ -141,7 +141,10 @@ class RunLog:
                     amounts = self._add_up(model, entry, amounts, summary.scenarios)
                     self._sums = self._builder.state_dict()
                     write_sums(folder, self._sums)
-                row = self._row(entry, {**averages, **amounts})
+                if entry.groups is None and not (entry.metrics or amounts):
+                    return
+                given_sums = {name: value for name, value in averages.items() if "/cum/" in name}
+                row = self._row(entry, {**averages, **amounts, **given_sums})
                 append_history_row(ModelPaths(folder).history, row)
             if self._watches is None:
                 self._watches = [make_watch() for make_watch in load_extensions(WATCH).values()]

@@ -20,12 +20,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from glob import escape
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from art.errors import TrajectoryLogError, UnreadableFileError, install_command, require_extra
+from art.errors import (
+    TrajectoryLogError,
+    UnreadableFileError,
+    install_command,
+    is_installed,
+    require_extra,
+)
 from art.process.files import disk_error, private_opener
 from art.process.foreign_files import read_foreign
 from art.tracking.folders import LOG_SUFFIXES, lock_folder
@@ -54,7 +59,7 @@ GROUPS_TOGETHER = 32
 
 def has_polars() -> bool:
     """Returns whether it is installed. It is not loaded for the answer."""
-    return find_spec("polars") is not None
+    return is_installed("polars")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -34,7 +33,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from art.engine.builtin.free_memory import check_weights_fit
 from art.engine.builtin.quantized import place, quantizing
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, is_installed
 from art.process.imports import import_lock
 from art.wire.records import Bits
 from art.wire.samples import SEEING
@@ -155,7 +154,7 @@ def load_causal_lm(
         path, dtype=precision, trust_remote_code=False, **quantizing(bits, device, precision)
     )
     causal_lm = place(causal_lm, device)
-    installed = torch.device(device).type == "cuda" and find_spec(PACKAGES["liger"]) is not None
+    installed = torch.device(device).type == "cuda" and is_installed(PACKAGES["liger"])
     if accelerator == "liger" or (accelerator == "auto" and installed):
         _apply_liger(causal_lm)
     return causal_lm
@@ -168,7 +167,7 @@ def check_accelerator(accelerator: str, device: str) -> None:
             f"accelerator={accelerator!r} needs a CUDA GPU; this trainer computes on {device!r}. "
             "Use accelerator='auto'."
         )
-    if find_spec(PACKAGES[accelerator]) is None:
+    if not is_installed(PACKAGES[accelerator]):
         raise ConfigurationError(
             f"accelerator={accelerator!r} is not installed: {INSTALL[accelerator]}, or use "
             "accelerator='auto'."

@@ -14,13 +14,15 @@ from art.errors import CheckpointMissingError, ConfigurationError
 from art.extensions import PUBLISHER, load_extension
 from art.process.environment import BACKUP_BUCKET, variable
 from art.tracking.folders import stored_name
+from art.tracking.progress import show_log
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
     from art.client.backends.local_backend import LocalBackend
     from art.client.publishing import LoRADeploymentJob
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("art.client.storage")
+"""Below `art`, so that `show_log` shows its lines."""
 
 
 async def fork_checkpoint(
@@ -61,8 +63,7 @@ async def pull_model_checkpoint(
     from art.client.storage.bucket_pull import Wanted, copy_checkpoint, newest_of
     from art.client.storage.bucket_push import local_steps
 
-    if not (step is None or step == "latest" or (isinstance(step, int) and step >= 0)):
-        raise ConfigurationError(f"step={step!r}: it is a number, 'latest' or None")
+    _check_step("step", step)
     folder = self._folder(model.project, stored_name(model))
     wanted_step = step if isinstance(step, int) else None
     if wanted_step is None:
@@ -84,6 +85,11 @@ async def pull_model_checkpoint(
     return str(await asyncio.to_thread(copy_checkpoint, checkpoint, Path(local_path)))
 
 
+def _check_step(option: str, step: int | str | None) -> None:
+    if not (step is None or step == "latest" or (isinstance(step, int) and step >= 0)):
+        raise ConfigurationError(f"{option}={step!r}: it is a number, 'latest' or None")
+
+
 async def pull_from_s3(
     self: LocalBackend,
     model: AnyModel,
@@ -92,16 +98,19 @@ async def pull_from_s3(
     prefix: str | None = None,
     verbose: bool = False,
     delete: bool = False,
-    only_step: int | None = None,
+    only_step: int | Literal["latest"] | None = None,
     step: int | None = None,
     exclude: Sequence[str] | None = None,
     latest_only: bool = False,
 ) -> None:
-    """`pull_model`. only_step: this checkpoint and no other file. A bucket without the model is no error
-    where no step is named: a first run pulls too.
+    """`pull_model`. only_step: this checkpoint, or the newest one, and no other file. A bucket without the
+    model is no error where no step is named by its number: a first run pulls too.
     """
     from art.client.storage.bucket_pull import Wanted
 
+    for option, value in (("only_step", only_step), ("step", step)):
+        _check_step(option, value)
+    number = step if only_step is None else only_step
     warnings.warn(
         "_experimental_pull_from_s3 is an older name: use backend.pull_model, or "
         "_experimental_pull_model_checkpoint for one checkpoint",
@@ -109,8 +118,8 @@ async def pull_from_s3(
         stacklevel=2,
     )
     wanted = Wanted(
-        step=step if only_step is None else only_step,
-        newest=latest_only,
+        step=number if isinstance(number, int) else None,
+        newest=latest_only or number == "latest",
         side_files=only_step is None,
         delete=delete,
         exclude=tuple(exclude or ()),
@@ -120,6 +129,7 @@ async def pull_from_s3(
     except CheckpointMissingError as error:
         if wanted.step is not None:
             raise
+        show_log()
         log.info("nothing was pulled: %s", error)
 
 

@@ -49,7 +49,10 @@ def converted_name(digest: str) -> str:
 def packaged_file(source: str) -> Path | None:
     """Returns the file of an installed package. The package itself is not imported; it may need others."""
     package = PACKAGED[source]
-    spec = find_spec(package.module)
+    try:
+        spec = find_spec(package.module)
+    except ValueError:  # a program's stand-in in `sys.modules`, which has no files
+        return None
     places = [] if spec is None else list(spec.submodule_search_locations or [])
     files = [Path(place) / package.file for place in places]
     return next((file for file in files if file.is_file()), None)

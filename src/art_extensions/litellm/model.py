@@ -44,7 +44,7 @@ class LitellmLlm:
 
     @property
     def pricing(self) -> TokenPricing | None:
-        """The price in ART's table or, once it is loaded, in litellm's."""
+        """The price in ART's table, else in litellm's."""
         return pricing_of(self.model, None) or pricing_of(self.model.partition("/")[2], None)
 
     async def complete(self, request: Request) -> Reply:

@@ -13,12 +13,11 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from art.errors import CheckpointError
+from art.errors import CheckpointError, is_installed
 from art.process.imports import import_lock
 from art.tracking.folders import NamedModel
 from art.tracking.model_files import read_history, read_json
@@ -155,7 +154,7 @@ def known_license(base: str) -> str | None:
 
 def cached_card(base: str) -> Path | None:
     """Returns the base's card in the hub's cache on this machine."""
-    if find_spec("huggingface_hub") is None or not _HUB_NAME.fullmatch(base):
+    if not is_installed("huggingface_hub") or not _HUB_NAME.fullmatch(base):
         return None
     with import_lock:
         from huggingface_hub import try_to_load_from_cache
@@ -270,7 +269,7 @@ def draw_curve(curve: Sequence[Mapping[str, float]], folder: Path) -> bool:
     """Draws the picture of the card where matplotlib is installed and two steps have rewards. Returns whether
     it is there.
     """
-    if len(curve) < 2 or find_spec("matplotlib") is None:
+    if len(curve) < 2 or not is_installed("matplotlib"):
         return False
     from matplotlib.figure import Figure
 

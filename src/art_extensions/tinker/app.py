@@ -13,7 +13,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 from uuid import uuid4
 
@@ -31,6 +30,7 @@ from art.errors import (
     RequestError,
     ServerError,
     ServerUnreachableError,
+    is_installed,
 )
 from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.bodies import read, read_bytes
@@ -125,7 +125,7 @@ class TinkerRoutes:
         await self.owner(request)
         flags = {"proto_compress_fwdbwd": True, "sample_join_sampling_session": True}
         # Where torch is missing here, as beside a server elsewhere, the client computes its losses itself.
-        return JSONResponse({**flags, "custom_loss_server_side": find_spec("torch") is not None})
+        return JSONResponse({**flags, "custom_loss_server_side": is_installed("torch")})
 
     async def dynamic_config(self, request: Request) -> Response:
         await self.owner(request)

@@ -397,3 +397,14 @@ def test_a_signed_url_gives_the_file(s3: str, model: Path, bucket: str) -> None:
     assert httpx.get(made.signed_url("a.zip", 60), trust_env=False).content == b"zip"
     with pytest.raises(ConfigurationError, match="no signed URLs"):
         store(bucket).signed_url("a.zip", 60)
+
+
+@pytest.mark.slow
+def test_a_file_is_copied_within_a_bucket(url: str) -> None:
+    store = Store(url)
+    store.make_bucket()
+    store.write("0001/adapter.bin", b"weights")
+    store.copy("0001/adapter.bin", "checkpoints/0001/adapter.bin")
+    assert store.read("checkpoints/0001/adapter.bin") == b"weights" and len(store.sizes()) == 2
+    with pytest.raises(FileNotFoundError):
+        store.copy("0002/adapter.bin", "checkpoints/0002/adapter.bin")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from agent_endpoint import DONE, Agent, call, script
-from mcp.server import MCPServer
 
 import art
 from art.environments.mcp import GeneratedScenario, StdioServer, complete_task_tool, rollout
@@ -18,7 +17,7 @@ from art.environments.mcp.server_address import preserve_root_logger
 from art.environments.mcp.types import MCPTool
 from art.errors import ConfigurationError, McpTimeoutError
 from art.types import completion_call
-from troublesome import create_server
+from troublesome import MCPServer, create_server
 from waiting import gone, until
 
 TASK = GeneratedScenario(task="Add 2 and 3.", difficulty=2)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import mcp
 import pytest
 from starlette.responses import JSONResponse
 
@@ -17,6 +18,7 @@ from art.environments.mcp import (
     MCPResourceTemplate,
     connect,
 )
+from art.environments.mcp.transports import http_package
 from art.errors import ConfigurationError, McpError, McpTimeoutError
 from serving import serving
 from troublesome import create_server
@@ -111,10 +113,11 @@ async def test_an_http_server_that_refuses_or_goes_away_is_an_error_at_once() ->
             await session.call("add", {"a": 1, "b": 2}, timeout=60)
         open_to.append("k")
         busy[0] = 2
-        assert (await session.call("add", {"a": 1, "b": 2})).text == "3", "back again, and asked again"
-        busy[0] = 99
-        with pytest.raises(McpError, match="HTTP status 429"):
-            await session.call("add", {"a": 1, "b": 2}, timeout=60)
+        if hasattr(mcp, "Client"):  # a status ends a session of the SDK's version 1
+            assert (await session.call("add", {"a": 1, "b": 2})).text == "3", "back again, and asked again"
+            busy[0] = 99
+            with pytest.raises(McpError, match="HTTP status 429"):
+                await session.call("add", {"a": 1, "b": 2}, timeout=60)
         busy[0] = 0
         await running.__aexit__(None, None, None)
         with pytest.raises(McpError) as error:
@@ -190,16 +193,15 @@ async def test_unknown_tools_are_refused_with_the_known_ones() -> None:
 async def test_keys_reach_the_server_and_no_log(
     http_address: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import httpx2
+    http = http_package()
+    sent: list[Any] = []
+    plain = http.AsyncHTTPTransport.handle_async_request
 
-    sent: list[httpx2.Request] = []
-    plain = httpx2.AsyncHTTPTransport.handle_async_request
-
-    async def watched(self: Any, request: httpx2.Request) -> httpx2.Response:
+    async def watched(self: Any, request: Any) -> Any:
         sent.append(request)
         return await plain(self, request)
 
-    monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", watched)
+    monkeypatch.setattr(http.AsyncHTTPTransport, "handle_async_request", watched)
     server = HttpServer(url=f"{http_address}?api_key=s3cret", headers={"X-Key": "s3cret too"})
     with caplog.at_level(logging.DEBUG):
         async with connect(server) as session:

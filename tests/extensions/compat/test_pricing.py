@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -101,23 +100,6 @@ def test_no_price_is_an_error_that_says_what_to_do():
         builder.add_response_cost("x", OPENAI, provider="openai", model_name="new")
     with pytest.raises(ConfigurationError, match="No pricing configured"):
         builder.add_response_cost("x", OPENAI, provider="o", model_name="new", prompt_per_million=1.0)
-
-
-def test_the_table_of_litellm_where_the_program_has_loaded_it(monkeypatch):
-    table = {"new": {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}}
-    monkeypatch.setitem(sys.modules, "litellm", SimpleNamespace(model_cost=table))
-    for name in ("new", "openai/new"):
-        usd = MetricsBuilder("train").add_response_cost("x", completion(), provider="o", model_name=name)
-        assert usd == pytest.approx(1200 / 1e6)
-
-
-def test_litellm_is_never_loaded_for_a_price(monkeypatch, tmp_path):
-    (tmp_path / "litellm.py").write_text("raise AssertionError('litellm was loaded for a price')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "litellm", raising=False)
-    assert PriceBook().pricing_of("openai/nobody-knows") is None
-    with pytest.raises(ConfigurationError, match="No pricing configured"):
-        MetricsBuilder("train").add_response_cost("x", OPENAI, provider="openai", model_name="nobody-knows")
 
 
 @pytest.mark.parametrize(

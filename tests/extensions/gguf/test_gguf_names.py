@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -89,6 +91,8 @@ def test_the_packaged_file_is_found_without_its_packages_code(
     file.rename(place / package.file)
     monkeypatch.syspath_prepend(str(place.parent))
     assert file_here("art/smollm2") == place / package.file
+    monkeypatch.setitem(sys.modules, package.module, ModuleType(package.module))  # a stand-in has no files
+    assert file_here("art/smollm2") is None
 
 
 def test_a_path_of_a_file_is_known_as_one_whether_or_not_it_is_there() -> None:

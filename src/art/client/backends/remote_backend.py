@@ -46,7 +46,7 @@ from art.tracking.names import NOTHING_TRAINED, sheet_metrics
 from art.tracking.progress import open_phases, show_log
 from art.tracking.run_facts import training_settings
 from art.tracking.step_lines import log_sft_step, log_step
-from art.trajectories import gathered
+from art.trajectories import gathered_groups
 from art.types import TrainResult, TrainSFTConfig
 from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
 from art.wire.models import (
@@ -198,7 +198,7 @@ class RemoteBackend:
         if (path := chosen["kl_ref_adapter_path"]) is not None:
             chosen["kl_ref_adapter_path"] = await self._reference_folder(model, path)
         given = bool(chosen["allow_training_without_logprobs"])
-        sent = gathered(trajectory_groups, "train()")
+        sent = gathered_groups(trajectory_groups, "train()")
         check_any_trajectory(sent)
         groups = train_groups(sent, given=given)
         if self._sampled is not None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from art.client.options.learning_rates import DecayMethod, create_lr_schedule
 from art.client.sft.sft_rows import row_trajectory, sft_trajectories
-from art.errors import ConfigurationError, extra_needed
+from art.errors import ConfigurationError, extra_needed, is_installed
 from art.process.foreign_files import parse_json
 from art.tracking.progress import open_progress
 from art.types import TrainResult, TrainSFTConfig
@@ -230,7 +229,7 @@ def _parquet(path: Path) -> Iterator[_FileRow]:
 
 
 def _parquet_parts(path: Path) -> Iterator[list[dict[str, Any]]]:
-    if find_spec("polars") is None and find_spec("pyarrow") is not None:
+    if not is_installed("polars") and is_installed("pyarrow"):
         from pyarrow.parquet import ParquetFile
 
         with ParquetFile(path) as file:

@@ -144,6 +144,10 @@ class Store:
         """Raises StorageError, FileNotFoundError."""
         self._try("download", path, lambda: self._fs.get_file(self._full_path(path), str(file)))
 
+    def copy(self, path: str, target: str) -> None:
+        """Copies a file there. Raises StorageError, FileNotFoundError."""
+        self._try("copy", path, lambda: self._fs.cp_file(self._full_path(path), self._full_path(target)))
+
     def remove(self, path: str) -> None:
         """A file that is not there is removed already."""
         try:

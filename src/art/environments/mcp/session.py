@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from art.environments.mcp.server_address import EVERY_TOOL, Server, parse_server
-from art.environments.mcp.transports import ServerDiagnostics, open_client
+from art.environments.mcp.transports import ServerDiagnostics, open_client, sdk_error
 from art.environments.mcp.types import (
     MCPDocument,
     MCPPrompt,
@@ -34,7 +34,7 @@ CLOSING_S = 15.0
 """A server that does not end when its input does is killed within a few seconds; this is the outer limit."""
 PAGES = 100
 """A listing with more pages than this never ends."""
-_CLOSED = -32000
+CLOSED = -32000
 _NO_SUCH_METHOD = -32601
 
 _LOGGER = logging.getLogger(__name__)
@@ -122,12 +122,11 @@ class LiveServer:
         """Returns the resource templates; none for a server that has resources and does not know this
         request.
         """
-        from mcp import MCPError
-
         try:
             return await self._pages(self._client.list_resource_templates, "resource_templates")
         except McpError as error:
-            if isinstance(error.__cause__, MCPError) and error.__cause__.code == _NO_SUCH_METHOD:
+            cause = error.__cause__
+            if isinstance(cause, sdk_error()) and cause.error.code == _NO_SUCH_METHOD:
                 return []
             raise
 
@@ -148,15 +147,14 @@ class LiveServer:
 
     async def call(self, tool: MCPTool, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
         """The tool's answer. What the server says is wrong with the call is an answer, too."""
-        from mcp import MCPError
 
         async def ask() -> ToolResult:
             try:
                 return tool_result(await self._client.call_tool(tool.name, dict(arguments)))
-            except MCPError as error:
-                if error.code == _CLOSED or self._words.trouble:
+            except sdk_error() as error:
+                if error.error.code == CLOSED or self._words.trouble:
                     raise  # the server's state, not the call
-                return ToolResult(text=error.message, is_error=True)
+                return ToolResult(text=error.error.message, is_error=True)
             except RuntimeError as error:  # the SDK's word for an answer that its own schema forbids
                 return ToolResult(text=str(error), is_error=True)
 
@@ -164,7 +162,6 @@ class LiveServer:
 
     async def _ask(self, what: str, question: Awaitable[T], timeout: float) -> T:
         """The answer, or an error as soon as the server is gone or the time is over."""
-        from mcp import MCPError
         from pydantic import ValidationError
 
         assert self._task is not None
@@ -176,9 +173,9 @@ class LiveServer:
             if self._task.done():
                 raise McpError(f"MCP server {self.label!r} is gone{self._words.text()}")
             raise McpTimeoutError(f"MCP server {self.label!r} did not {what} within {timeout:g} s")
-        except MCPError as error:
+        except sdk_error() as error:
             raise McpError(
-                f"MCP server {self.label!r} failed to {what}: {error.message}{self._words.text()}"
+                f"MCP server {self.label!r} failed to {what}: {error.error.message}{self._words.text()}"
             ) from error
         except ValidationError as error:
             raise McpError(

@@ -20,6 +20,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -132,16 +133,18 @@ async def _read(
 ) -> None:
     """Messages of the program to the session, until either ends; then to nowhere, so that it can end."""
     import anyio
+    from mcp import types
     from mcp.shared.message import SessionMessage
-    from mcp.types import jsonrpc_message_adapter
+    from pydantic import TypeAdapter
 
+    messages = getattr(types, "jsonrpc_message_adapter", None) or TypeAdapter(types.JSONRPCMessage)
     assert process.stdout is not None
     stray = 0
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError):
         async with arriving:
             while line := await _line(process.stdout, words):
                 try:
-                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                    message = messages.validate_json(line, by_name=False)
                 except ValueError:
                     stray += bool(line.strip())
                     if stray < STRAY_LINES:
@@ -231,12 +234,14 @@ REFUSED = frozenset({401, 402, 403, 407, 408, 429})
 
 async def open_http(server: HttpServer, stack: AsyncExitStack, words: ServerDiagnostics) -> Any:
     """The transport; `stack` closes its client."""
-    import httpx2
-    from mcp.client.streamable_http import streamable_http_client
+    from mcp.client import streamable_http
 
+    if not hasattr(streamable_http, "streamable_http_client"):
+        raise ConfigurationError("the installed package mcp is older than 1.24: pip install 'mcp>=1.25'")
+    http = http_package()
     address = urlsplit(server.url)
 
-    class Outermost(httpx2.AsyncHTTPTransport):
+    class Outermost(http.AsyncHTTPTransport):  # type: ignore[misc,name-defined]
         """Adds the query on the way out, since the client logs the address of each request that it knows."""
 
         _met = False
@@ -245,7 +250,7 @@ async def open_http(server: HttpServer, stack: AsyncExitStack, words: ServerDiag
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             sent = _with_query(request, address.query)
             for attempt in range(1, ATTEMPTS + 1):
-                response = await super().handle_async_request(sent)
+                response: httpx2.Response = await super().handle_async_request(sent)
                 if response.status_code not in BUSY or attempt == ATTEMPTS:
                     break
                 await response.aclose()
@@ -254,15 +259,15 @@ async def open_http(server: HttpServer, stack: AsyncExitStack, words: ServerDiag
             self._met = self._met or response.is_success
             return response
 
-    client = httpx2.AsyncClient(
+    client = http.AsyncClient(
         headers=dict(server.headers),
         auth=(address.username, address.password or "") if address.username else None,
         transport=Outermost(verify=tls()),
-        timeout=httpx2.Timeout(CONNECT_S, read=None),  # each question to a session has its own deadline
+        timeout=http.Timeout(CONNECT_S, read=None),  # each question to a session has its own deadline
     )
     await stack.enter_async_context(client)
     host = address.netloc.rpartition("@")[2]
-    return streamable_http_client(
+    return streamable_http.streamable_http_client(
         urlunsplit((address.scheme, host, address.path or "/", "", "")), http_client=client
     )
 
@@ -270,17 +275,19 @@ async def open_http(server: HttpServer, stack: AsyncExitStack, words: ServerDiag
 @functools.cache
 def tls() -> ssl.SSLContext:
     """Whom this process trusts. Reading the certificates takes longer than all else of a session."""
-    import httpx2
+    context: ssl.SSLContext = http_package().create_ssl_context()
+    return context
 
-    return httpx2.create_ssl_context()
+
+def http_package() -> Any:
+    """The package whose clients the SDK takes: httpx2 since version 2, httpx before."""
+    return import_module("httpx2" if hasattr(load_sdk(), "Client") else "httpx")
 
 
 def _with_query(request: httpx2.Request, query: str) -> httpx2.Request:
-    import httpx2
-
     if not query:
         return request
-    return httpx2.Request(
+    return type(request)(
         request.method,
         request.url.copy_with(query=query.encode()),
         headers=request.headers,
@@ -309,12 +316,17 @@ def _server_failure(request: httpx2.Request, status: int, *, first: bool) -> str
 
 
 def load_sdk() -> Any:
-    """The `mcp` package. Raises ConfigurationError where it is missing or older than 2."""
+    """The `mcp` package. Raises MissingExtraError."""
     with extra_needed("mcp", "MCP"):
         import mcp
-    if not hasattr(mcp, "Client"):
-        raise ConfigurationError("the installed package mcp is older than 2: pip install 'mcp>=2'")
     return mcp
+
+
+def sdk_error() -> type[Any]:
+    """The exception of the SDK that has an error of the protocol, as `error.error`."""
+    sdk = load_sdk()
+    kind: type[Any] = sdk.MCPError if hasattr(sdk, "Client") else sdk.McpError
+    return kind
 
 
 async def open_client(server: Server, stack: AsyncExitStack, words: ServerDiagnostics) -> Any:
@@ -327,14 +339,17 @@ async def open_client(server: Server, stack: AsyncExitStack, words: ServerDiagno
         transport = await open_http(server, stack, words)
     else:
         transport = _object(server)
+    if not hasattr(sdk, "Client"):
+        return await import_module("art_extensions.compat.mcp_version_1").open_session(transport, stack)
     return await stack.enter_async_context(sdk.Client(transport, cache=None))
 
 
 def _object(server: InProcessServer) -> Any:
-    from mcp.server import MCPServer
+    from mcp import server as sdk
     from mcp.server.lowlevel import Server as LowLevelServer
 
     made = server.make()
-    if not isinstance(made, MCPServer | LowLevelServer):
+    high_level: Any = getattr(sdk, "MCPServer", None) or getattr(sdk, "FastMCP", None)
+    if not isinstance(made, (high_level, LowLevelServer)):
         raise McpError(f"{server.label!r} gave a {type(made).__name__}, which is no server of the mcp SDK")
     return made

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from art.batch.batch_types import Batch
-from art.errors import RequestError
+from art.errors import RequestError, is_installed
 from art.wire.training import ComputeSpec
 
 _WIDTH = 512
@@ -17,7 +16,7 @@ _WIDTH = 512
 
 def plot_needs(compute: ComputeSpec) -> None:
     """Raise RequestError when a picture is asked for and the server has no matplotlib."""
-    if compute.plot and find_spec("matplotlib") is None:
+    if compute.plot and not is_installed("matplotlib"):
         raise RequestError(
             "plot_tensors=True draws with matplotlib, which the server does not have: install the extra "
             "'plotting' there, or leave plot_tensors out",

@@ -1,8 +1,7 @@
 """Rows of the log as runs of Weights & Biases. The library is loaded when the first run is opened.
 
 `OpenRuns` holds the runs that are open in this process. `chart_lines` says what the charts of a run show;
-they are drawn anew as the run grows. `record_provenance` writes where a model comes from into its artifact's
-metadata.
+they are drawn anew as the run grows.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from art.errors import ConfigurationError, install_command
+from art.errors import ConfigurationError, install_command, is_installed
 from art.process.environment import WANDB_API_KEY, variable
 from art.tracking.names import SECTIONS, SPLITS, STEP_COLUMN
 from art.tracking.run_facts import FACTS
@@ -268,7 +266,8 @@ class _Run:
         self._drawn_at = self._rows
         try:
             return {chart: _drawn(chart, lines) for chart, lines in chart_lines(history()).items()}
-        except (OSError, TypeError, ValueError) as error:  # the row itself is worth more than its picture
+        except (AttributeError, OSError, TypeError, ValueError) as error:
+            # The row itself is worth more than its picture.
             if self._charted:
                 _log.warning("the charts of W&B are not drawn: %s: %s", type(error).__name__, error)
             self._charted = False
@@ -349,7 +348,7 @@ class WandbSink:
         if not self.wanted(model):
             return None
         asked = model.report_metrics is not None
-        if find_spec("wandb") is None:
+        if not is_installed("wandb"):
             text = f"Weights & Biases is not installed: {install_command('wandb')}"
             if asked:
                 raise ConfigurationError(f"report_metrics={model.report_metrics!r}, but {text}")
@@ -395,27 +394,3 @@ def _check_immutable(old: Mapping[str, Any], new: Mapping[str, Any], path: tuple
         elif before != value:
             name = ".".join(here)
             raise ConfigurationError(f"W&B config is immutable once set. Conflicting value for '{name}'.")
-
-
-PROVENANCE = "wandb.provenance"
-
-
-def record_provenance(run: Any, provenance: str) -> None:
-    """Append to the list `wandb.provenance` of the run's newest artifact `{entity}/{project}/{name}:latest`.
-
-    The run's own config gets the same list, which also works without a network. An artifact that cannot be
-    reached, or that does not exist yet, is told in the log: provenance never stops a training.
-    """
-    wandb = import_module("wandb")  # the run is its own, so it is there
-    known = list(run.config.get(PROVENANCE) or ())
-    run.config.update({PROVENANCE: [*known, provenance]}, allow_val_change=True)
-    if run.offline:
-        _log.info("provenance %r of run %s stays in its config: the run is offline", provenance, run.name)
-        return
-    path = f"{run.entity}/{run.project}/{run.name}:latest"
-    try:
-        artifact = wandb.Api().artifact(path)
-        artifact.metadata[PROVENANCE] = [*(artifact.metadata.get(PROVENANCE) or ()), provenance]
-        artifact.save()
-    except (wandb.errors.CommError, wandb.errors.UsageError, ValueError) as error:
-        _log.warning("provenance %r of %s stays in the run's config: %s", provenance, path, error)

@@ -7,9 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from art.environments.mcp import StdioServer, connect
 from art.process.resources import find_free_tcp_port
 from art_extensions.testing.mcp_servers.weather import (
     CONDITIONS,
@@ -23,24 +22,20 @@ from art_extensions.testing.mcp_servers.weather import (
 )
 from waiting import until
 
-COMMAND = StdioServerParameters(
-    command=sys.executable, args=["-m", "art_extensions.testing.mcp_servers.weather"]
-)
+COMMAND = StdioServer(command=sys.executable, args=("-m", "art_extensions.testing.mcp_servers.weather"))
 
 
 @pytest.mark.slow
 async def test_over_stdio_it_lists_tools_that_only_read_and_answers_calls() -> None:
-    async with Client(stdio_client(COMMAND)) as client:
-        tools = (await client.list_tools()).tools
-        told = [
-            await client.call_tool("forecast", {"place": place, "day": "monday"}) for place in ("Oslo", "X")
-        ]
+    async with connect(COMMAND) as session:
+        tools = await session.tools()
+        told = [await session.call("forecast", {"place": place, "day": "monday"}) for place in ("Oslo", "X")]
     assert [tool.name for tool in tools] == ["list_places", "forecast", "alerts", "compare"]
-    assert all(tool.annotations and tool.annotations.read_only_hint and tool.description for tool in tools)
-    assert tools[1].input_schema["required"] == ["place", "day"]
+    assert all(tool.read_only and tool.description for tool in tools)
+    assert tools[1].parameters["required"] == ["place", "day"]
     forecast = shipped().forecasts["Oslo", "Monday"]
-    assert told[0].content[0].text == (f"Oslo, Monday: {forecast.condition}, {forecast.temperature} degrees")
-    assert told[1].is_error and "unknown place 'X'; known: Stockholm" in told[1].content[0].text
+    assert told[0].text == f"Oslo, Monday: {forecast.condition}, {forecast.temperature} degrees"
+    assert told[1].is_error and "unknown place 'X'; known: Stockholm" in told[1].text
 
 
 def listens(port: int) -> bool:
@@ -62,9 +57,9 @@ async def test_with_http_it_answers_at_the_port_that_was_given() -> None:
     process = await asyncio.create_subprocess_exec(*program, stderr=subprocess.DEVNULL)
     try:
         await until(lambda: listens(port))
-        async with Client(f"http://127.0.0.1:{port}/mcp") as client:
-            told = await client.call_tool("alerts", {"place": "Rome"})
-        assert told.content[0].text == shipped().alerts("Rome")
+        async with connect(f"http://127.0.0.1:{port}/mcp") as session:
+            told = await session.call("alerts", {"place": "Rome"})
+        assert told.text == shipped().alerts("Rome")
     finally:
         process.kill()
         await process.wait()
@@ -72,9 +67,9 @@ async def test_with_http_it_answers_at_the_port_that_was_given() -> None:
 
 async def test_it_serves_any_data_set() -> None:
     weather = draw(random.Random(3))
-    async with Client(create_server(weather)) as client:
-        told = await client.call_tool("list_places", {"region": "north"})
-    assert told.content[0].text == ", ".join(weather.regions["north"]) != shipped().list_places("north")
+    async with connect(lambda: create_server(weather)) as session:
+        told = await session.call("list_places", {"region": "north"})
+    assert told.text == ", ".join(weather.regions["north"]) != shipped().list_places("north")
 
 
 def test_the_shipped_data_is_complete_and_of_the_known_words() -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from art.environments.mcp.server_address import preserve_root_logger
+from art_extensions.testing.mcp_servers import reading_tool, server_class, tool_error
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -154,17 +155,11 @@ Sql = Annotated[str, Field(description="One SELECT in SQLite's dialect.", max_le
 
 def create_server(database: Database | None = None) -> MCPServer:
     """A server over `database`, by default the shipped library. Its tools only read."""
-    from mcp.server.mcpserver import MCPServer
-    from mcp.types import ToolAnnotations
-
     data = database or Database()
     instructions = INSTRUCTIONS if database is None else None
     with preserve_root_logger():
-        server: MCPServer = MCPServer("library", instructions=instructions)
-    tool = server.tool(
-        annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
-        structured_output=False,
-    )
+        server: MCPServer = server_class()("library", instructions=instructions)
+    tool = reading_tool(server)
 
     @tool
     def schema(table: Table = "") -> str:
@@ -188,9 +183,7 @@ def create_server(database: Database | None = None) -> MCPServer:
 @contextmanager
 def _errors_for_agent() -> Iterator[None]:
     """Returns the errors of a query to the agent."""
-    from mcp.server.mcpserver.exceptions import ToolError
-
     try:
         yield
     except QueryError as error:
-        raise ToolError(str(error)) from error
+        raise tool_error()(str(error)) from error

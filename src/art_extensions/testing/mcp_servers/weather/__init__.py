@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from art.environments.mcp.server_address import preserve_root_logger
+from art_extensions.testing.mcp_servers import reading_tool, server_class, tool_error
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -143,16 +144,10 @@ Region = Annotated[str, Field(description="One of north, west, south, east.")]
 
 def create_server(weather: Weather | None = None) -> MCPServer:
     """A server over `weather`, by default the shipped data set. All of its tools only read."""
-    from mcp.server.mcpserver import MCPServer
-    from mcp.types import ToolAnnotations
-
     data = weather or shipped()
     with preserve_root_logger():
-        server: MCPServer = MCPServer("weather", instructions=INSTRUCTIONS)
-    tool = server.tool(
-        annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
-        structured_output=False,
-    )
+        server: MCPServer = server_class()("weather", instructions=INSTRUCTIONS)
+    tool = reading_tool(server)
 
     @tool
     def list_places(region: Region) -> str:
@@ -184,9 +179,7 @@ def create_server(weather: Weather | None = None) -> MCPServer:
 @contextmanager
 def _errors_for_agent() -> Iterator[None]:
     """A name that is not known is a mistake of the agent, who reads which ones are."""
-    from mcp.server.mcpserver.exceptions import ToolError
-
     try:
         yield
     except UnknownNameError as error:
-        raise ToolError(str(error)) from error
+        raise tool_error()(str(error)) from error

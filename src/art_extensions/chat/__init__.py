@@ -1,0 +1,1 @@
+"""`art chat`: a conversation with a served model in the terminal."""
