@@ -49,11 +49,17 @@ class MessagesReply(BaseModel):
 
 @dataclass(frozen=True)
 class AnsweredBy:
-    """The server that answered. It stays in this process: no dump and no file has it."""
+    """The server that answered. It stays in this process: no dump, file or pickle has it."""
 
     base_url: str
     """OpenAI's base URL of it, `.../v1`."""
     api_key: str = field(repr=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AnsweredBy:
+        return self
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
 
 
 class RecordedExchange(BaseModel):
@@ -133,7 +139,7 @@ class TrajectoryExchanges(BaseModel):
         return bool(self.chat_completions or self.completions or self.responses or self.messages)
 
     def __len__(self) -> int:
-        return len(self.in_order())
+        return sum(len(getattr(self, name)) for name in EXCHANGES)
 
 
 EXCHANGES: Mapping[Dialect, type[RecordedExchange]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import pickle
 from typing import Any
 
 import httpx
@@ -191,7 +192,10 @@ async def test_a_block_records_what_our_client_asks_and_its_dump_is_the_same_tra
     again = art.Trajectory.model_validate_json(dumped)
     assert again.messages() == trajectory.messages() and again.model_dump_json() == dumped
     assert [sample_id(one) for one in again.messages_and_choices[1::2]] == ["s0", "s1"]
-    assert copy.deepcopy(trajectory).messages() == trajectory.messages()
+    copied = copy.deepcopy(trajectory)
+    assert copied.messages() == trajectory.messages()
+    assert copied.exchanges.chat_completions[0]._answered_by == first._answered_by is not None
+    assert b"http://ours" not in pickle.dumps(trajectory)
     assert "exchanges" not in art.Trajectory(messages_and_choices=ASK).model_dump()
 
 

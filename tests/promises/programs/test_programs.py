@@ -151,3 +151,42 @@ def test_0_5_18_self_play(tmp_path: Path) -> None:
     assert steps(rows(tmp_path, "base-model"), "versus-self-play") == [0, 1]
     seats = [trajectory.metadata["seat"] for trajectory in logged(tmp_path, "versus-self", 0)]
     assert seats == ["X"] * 8 + ["O"] * 8
+
+
+def test_0_5_20_captured_agent(tmp_path: Path) -> None:
+    printed = run("v0520_captured_agent", tmp_path, 2)
+    assert re.findall(r"step (\d): \d+ of \d+ tokens sampled, exact: (\w+)", printed) == [
+        ("1", "True"),
+        ("2", "True"),
+    ]
+    assert printed.endswith("2 calls, 4 messages\n")
+    found = rows(tmp_path, "agent-001")
+    assert steps(found, "train") == [1, 2]
+    assert all(row["data/sheet/started_rollouts"] == 24 for row in found)
+    assert all(row["data/sheet/trained_tokens"] > 0 and row["train/known"] > 0 for row in found)
+    (config,) = tmp_path.glob(".art/captured/models/agent-001/checkpoints/0002/adapter_config.json")
+    assert json.loads(config.read_text())["r"] == 4
+    captured = logged(tmp_path, "train", 1)
+    assert all(len(one.exchanges.chat_completions) == 2 for one in captured)
+    assert {len(one.messages()) for one in captured} == {4}
+
+    # Another run of the same model begins at step 0, beside the first.
+    printed = run("v0520_captured_agent", tmp_path, 1, "agent-002")
+    assert re.findall(r"step (\d):", printed) == ["1"]
+    assert sorted(path.name for path in tmp_path.glob(".art/captured/models/*")) == ["agent-001", "agent-002"]
+
+
+def test_0_5_23_pipeline(tmp_path: Path) -> None:
+    assert run("v0523_pipeline", tmp_path, 3) == "at step 3\n"
+    found = rows(tmp_path, "piped-001")
+    assert steps(found, "train") == [1, 2, 3]
+    assert all("loss/kl_policy_ref" in row for row in found if "train/reward" in row)
+
+
+def test_0_5_21_last_turn(tmp_path: Path) -> None:
+    printed = run("v0521_sft_last_turn", tmp_path)
+    first, second = map(float, re.findall(r"loss (\S+) -> (\S+)", printed)[0])
+    assert printed.startswith("step 2, ") and second < first
+    assert [row["step"] for row in rows(tmp_path, "taught-001")] == [1], "the second call wrote no row"
+    (row,) = rows(tmp_path, "taught-001")
+    assert row["data/step_trainer_tokens"] == 24 * 2, "the answer and its end, of the last turn alone"
