@@ -22,6 +22,7 @@ import pytest
 
 import art
 from art.tasks import mail
+from art.types import sample_id
 
 HERE = Path(__file__).parent
 PYTHON = HERE.parents[1] / ".venv-frameworks" / "bin" / "python"
@@ -90,10 +91,10 @@ def written(scenario: mail.Scenario, path: Path) -> Path:
     return path
 
 
-async def run(program: Program, environment: dict[str, str]) -> str | None:
+async def run(program: Program, environment: dict[str, str], command: list[str] | None = None) -> str | None:
     """What the program answered."""
     process = await asyncio.create_subprocess_exec(
-        *program.command,
+        *(command or program.command),
         env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -178,3 +179,27 @@ def check_complete(trajectory: art.Trajectory, told: dict[str, Any], *, one_hist
     for before, after in pairwise(samples[name] for name in named):
         whole = [*before["prompt_ids"], *before["completion_ids"]]
         assert after["parent_id"] == before["sample_id"] and after["prompt_ids"][: len(whole)] == whole
+
+
+CAPTURED = [
+    program for program in PROGRAMS if program.name not in ("node", "curl_agent")
+]  # which are no Python programs
+
+
+@pytest.mark.parametrize("program", CAPTURED, ids=lambda program: program.name)
+async def test_what_is_recorded_in_the_program_is_what_the_server_knows(
+    model: art.TrainableModel, program: Program, tmp_path: Path
+) -> None:
+    inbox, found = written(mail.scenario(7, 0), tmp_path / "inbox.json"), tmp_path / "found.json"
+    command = [str(PYTHON), str(HERE / "programs" / "captured.py"), program.name, str(found)]
+    async with art.rollout(model) as rollout:
+        source = {"PYTHONPATH": str(Path(art.__file__).parents[1])}
+        asked = {"INBOX": str(inbox), "MODEL": model.get_inference_name()}
+        await run(program, {**rollout.env(), **source, **asked}, command)
+    recorded = json.loads(found.read_text())
+    histories = [rollout.trajectory, *rollout.trajectory.additional_histories]
+    assert recorded["turns"] == [
+        [sample_id(item) or item["role"] for item in history.messages_and_choices] for history in histories
+    ]
+    names = [name for turn in recorded["turns"] for name in turn]
+    assert len(recorded["dialects"]) == len([name for name in names if "_" in name])

@@ -191,9 +191,11 @@ def _of_kind(found: Iterable[DialectHistory], kind: type[HistoryT]) -> list[Hist
 def _only(found: Sequence[HistoryT], name: str, names: str) -> HistoryT:
     if len(found) == 1:
         return found[0]
-    kinds = ", ".join(type(one).__name__ for one in found) or "none"
+    if not found:
+        raise ConfigurationError(f"{name}(): the trajectory has no such history")
+    kinds = ", ".join(type(one).__name__ for one in found)
     raise ConfigurationError(
-        f"the trajectory has {len(found)} histories of that kind ({kinds}), and {name}() gives the only one: "
+        f"the trajectory has {len(found)} such histories ({kinds}), and {name}() gives the only one: "
         f"use {names}(), or choose by `model=`"
     )
 

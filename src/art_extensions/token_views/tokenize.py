@@ -77,6 +77,8 @@ def tokenize_trajectory(
             sequences += _sequences(one, turns)
     if multi_history:
         return TokenizedMultiHistoryTrajectory(trajectory=trajectory, histories=sequences)
+    if not sequences:
+        raise ConfigurationError("tokenize(): the trajectory has no turn that ART's server sampled")
     if len(sequences) != 1:
         raise ConfigurationError(
             f"the trajectory has {len(sequences)} sequences of tokens: use tokenize(multi_history=True), or "

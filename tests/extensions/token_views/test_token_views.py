@@ -194,10 +194,12 @@ def test_histories_are_those_of_their_dialect() -> None:
     assert trajectory.completions_string_history().completion == " upon"
     token = trajectory.completions_token_history()
     assert (token.prompt, token.completion) == ([1, 2], [3])
-    with pytest.raises(ConfigurationError, match="5 histories"):
+    with pytest.raises(ConfigurationError, match="5 such histories"):
         trajectory.history()
-    with pytest.raises(ConfigurationError, match="tokenize"):
+    with pytest.raises(ConfigurationError, match="no turn that ART's server sampled"):
         trajectory.tokenize()
+    with pytest.raises(ConfigurationError, match="no such history"):
+        art.Trajectory().history()
     with pytest.raises(ValueError, match="Extra inputs"):
         ChatCompletionsHistory(message=[])  # type: ignore[call-arg]
 
