@@ -184,10 +184,6 @@ def test_a_template_from_a_file(tmp_path: Path) -> None:
         ({"lora_config": {"rank": 4}, "peft_args": {"r": 8}}, "lora_config and peft_args differ"),
         ({"lora_confg": {}}, "did you mean 'lora_config'"),
         ({"rollout_weight_update_mode": "in_flight_lora"}, "in_flight_lora': it is not built"),
-        (
-            {"vllm_runtime": {"mode": "external", "server_url": "http://gpu", "api_key": "sesame"}},
-            r"'http://gpu', 'api_key': '\*\*\*'.*LocalBackend\(server_options=.*urls",
-        ),
     ],
 )
 def test_what_is_wrong_is_named(config: dict[str, Any], named: str) -> None:
@@ -204,6 +200,55 @@ def test_the_keys_of_newer_releases(caplog: pytest.LogCaptureFixture) -> None:
     assert model_settings(newer) == model_settings({"peft_args": {"r": 4, "lora_alpha": 8}})
     assert model_settings({"lora_config": {"rank": 4}, "peft_args": {"r": 4}}) is not None
     assert caplog.messages == []
+
+
+EXTERNAL = {"mode": "external", "server_url": "http://gpu:8000/v1"}
+
+
+def test_a_model_may_name_the_vllm_server_of_its_backend(tmp_path: Path) -> None:
+    backend = art.LocalBackend(path=tmp_path / "a")
+    backend._choose_runtime({"mode": "managed"})
+    assert "engine" not in backend._server.options
+    backend._choose_runtime({**EXTERNAL, "api_key": "sesame", "health_timeout_s": 60})
+    backend._choose_runtime({**EXTERNAL, "api_key": "sesame", "health_timeout_s": 60})  # a second model
+    key = tmp_path / "a" / "server" / "external-vllm.key"
+    engine = {
+        "name": "vllm",
+        "options": {"urls": ["http://gpu:8000"], "start_deadline": 60.0, "key_file": str(key)},
+    }
+    asked = art.LocalBackend(path=tmp_path / "b", server_options={"engine": engine})
+    assert backend._server.options == asked._server.options, "as if the backend had been given it"
+    assert key.read_text() == "sesame" and key.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ConfigurationError, match="another engine"):
+        backend._choose_runtime({**EXTERNAL, "server_url": "http://other"})
+    with pytest.raises(ConfigurationError, match="another engine"):
+        art.LocalBackend(path=tmp_path / "c", server_options={"engine": {"name": "builtin"}})._choose_runtime(
+            EXTERNAL
+        )
+
+
+@pytest.mark.parametrize(
+    ("runtime", "said"),
+    [
+        ({"mode": "external"}, "needs server_url"),
+        ({"mode": "extern"}, "'managed' or 'external'"),
+        ({**EXTERNAL, "url": "x"}, "no such key"),
+        ({**EXTERNAL, "server_checkpoint_root": "/mnt"}, "same path"),
+    ],
+)
+def test_a_vllm_server_that_cannot_be_meant_is_named(
+    runtime: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        art.LocalBackend(path=tmp_path)._choose_runtime(runtime)
+
+
+async def test_a_server_of_somebody_else_has_its_engine() -> None:
+    model = art.TrainableModel(
+        name="agent", project="p", base_model="art/nano", _internal_config={"vllm_runtime": EXTERNAL}
+    )
+    with pytest.raises(ConfigurationError, match="that is for LocalBackend"):
+        await model.register(art.RemoteBackend("http://127.0.0.1:9", "key"))
 
 
 def test_two_sets_of_gpus_and_merged_weights_are_noted(caplog: pytest.LogCaptureFixture) -> None:

@@ -296,6 +296,7 @@ class LocalBackend(RemoteBackend):
         return self
 
     # By these names notebooks reach checkpoints.
+    _choose_runtime = DeferredMethod("art_extensions.compat.external_vllm:choose_runtime")
     _experimental_fork_checkpoint = DeferredMethod(f"{_OLDER}:fork_checkpoint")
     _experimental_pull_model_checkpoint = DeferredMethod(f"{_OLDER}:pull_model_checkpoint")
     _experimental_pull_from_s3 = DeferredMethod(f"{_OLDER}:pull_from_s3")

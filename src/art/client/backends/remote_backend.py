@@ -141,6 +141,8 @@ class RemoteBackend:
         server = server_config(trainable._openai_client_config)
         request = register_request(trainable, server)
         self._place(server)
+        if runtime := (trainable._internal_config or {}).get("vllm_runtime"):
+            self._choose_runtime(runtime)
         show_log()
         with open_phases(model.name) as begin_phase, ShortCancellation():
             await self._start_server(begin_phase)
@@ -160,6 +162,14 @@ class RemoteBackend:
             raise ConfigurationError(
                 f"_openai_client_config['server_args'] gives {', '.join(server.place)}, but this server runs "
                 f"already, at {self._url}; that is for LocalBackend"
+            )
+
+    def _choose_runtime(self, runtime: Mapping[str, Any]) -> None:
+        """Raises ConfigurationError for a vLLM server that a model names: the server's owner chooses."""
+        if runtime.get("mode", "managed") != "managed":
+            raise ConfigurationError(
+                f"_internal_config['vllm_runtime'] gives mode {runtime['mode']!r}, but this server runs "
+                f"already, at {self._url}, with its engine; that is for LocalBackend"
             )
 
     def openai_client(self, model: AnyTrainableModel) -> openai.AsyncOpenAI:

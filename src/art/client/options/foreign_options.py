@@ -141,6 +141,10 @@ SECTIONS = ForeignSection(
             trainer_args="The optimizer, see below.",
             tinker_args="The options of Tinker's service, see below.",
             tinker_native_args="The same keys as tinker_args.",
+            vllm_runtime=(
+                "The vLLM server: `{'mode': 'managed'}`, or `{'mode': 'external', 'server_url': URL, "
+                "'api_key': KEY}` for one that runs already; the first model of a LocalBackend decides."
+            ),
             chat_template="A Jinja template that replaces the model's own chat template.",
             chat_template_path="A file on the client's machine with such a template.",
             chat_template_kwargs=(
@@ -166,14 +170,6 @@ SECTIONS = ForeignSection(
             "newest. Leave it out.",
             "rollout_weight_update_mode",
             neutral=["step_lora"],
-        ),
-        **refused_options(
-            "the engine belongs to the server, not to one model. Attach to a running vLLM with LocalBackend("
-            "server_options={'engine': {'name': 'vllm', 'options': {'urls': [server_url], 'key_variable': "
-            "NAME}}}); the environment variable NAME has its key. The checkpoints' folder must have one path "
-            "on both.",
-            "vllm_runtime",
-            neutral=[{}, {"mode": "managed"}],
         ),
         **refused_options(
             "torchtune is not used. To train all weights use init_args={'full_finetuning': True}.",
