@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version as version_of
 
 # Imported before Sphinx does, which would do so as a type checker: pydantic's models do not allow that.
-import art.client.backends.local_backend  # noqa: F401
+import art.client.backends.local_backend
+import art.tracking.trajectory_rows  # noqa: F401
 
 project = "ART"
 author = "the ART authors"

@@ -21,6 +21,7 @@ from art.extensions import (
     ENGINE,
     ENVIRONMENT,
     GROUP,
+    MIGRATION,
     MODEL,
     PAGES,
     PLACER,
@@ -31,6 +32,7 @@ from art.extensions import (
     SANDBOX,
     SINK,
     STORE,
+    WATCH,
     extension_points,
     load_extension,
 )
@@ -62,6 +64,7 @@ def test_ours_come_through_the_door() -> None:
         DIALECT,
         ENGINE,
         ENVIRONMENT,
+        MIGRATION,
         MODEL,
         PAGES,
         PLACER,
@@ -71,13 +74,14 @@ def test_ours_come_through_the_door() -> None:
         RUNTIME,
         SANDBOX,
         STORE,
+        WATCH,
     )
     found = {(kind, name): load_extension(kind, name) for kind in kinds for name in extension_points(kind)}
     assert found[COMMAND, "launch"].__name__ == "launch" and found[RUNTIME, "skypilot"].install
     folders = {point.value.split(".")[1] for kind in kinds for point in extension_points(kind).values()}
     there = {one.name for one in OURS.iterdir() if (one / "__init__.py").exists()}
-    # Trackers load their libraries; the others are import paths that users know.
-    assert there - folders == {"langgraph", "sinks", "testing"} and extension_points(SINK)
+    # Trackers load their libraries; the others are import paths that users know, or methods of trajectories.
+    assert there - folders == {"langgraph", "sinks", "testing", "token_views"} and extension_points(SINK)
 
 
 def test_one_that_nobody_gives_is_named_with_those_that_are_there() -> None:

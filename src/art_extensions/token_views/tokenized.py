@@ -46,9 +46,9 @@ class TokenizedHistory:
     """NaN where a token was not sampled."""
     flags: list[TokenFlag] = field(repr=False)
     routed_experts: None = None
-    """Not recorded."""
+    """The routing of experts is not recorded."""
     top_k: None = None
-    """Not recorded."""
+    """The most probable ids are not recorded."""
 
     def __len__(self) -> int:
         return len(self.tokens)
