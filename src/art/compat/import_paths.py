@@ -93,6 +93,7 @@ _S3 = {
 _LOGGED = "art_extensions.compat.benchmarking"
 
 PATHS: Mapping[str, str | Names] = {
+    "art.adapter_leases": "art_extensions.compat.adapter_leases",
     "art.algorithms": names(
         "art.batch.algorithms.combine:check_algorithm resolve", "art.batch.algorithms.table:DEFAULT Row TABLE"
     ),
@@ -173,7 +174,9 @@ PATHS: Mapping[str, str | Names] = {
     ),
     "art.local": names("art.client.backends.local_backend:LocalBackend"),
     "art.local.adapter_leases": names(
-        instead=("`async with backend.adapter_lease(model, step)` keeps a step for as long as it is used")
+        "art_extensions.compat.adapter_leases:InferenceTarget in_flight_lora_name pin_inference_step "
+        "pin_inference_target pinned_inference_name pinned_inference_step",
+        instead="`async with backend.adapter_lease(model, step)` keeps a step for as long as it is used",
     ),
     "art.local.backend": "art.client.backends.local_backend",
     "art.local.checkpoints": names(
