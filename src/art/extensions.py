@@ -88,6 +88,10 @@ class ProgramRuntime(Protocol):
         """
         ...
 
+    def folder(self) -> Path:
+        """Returns the default folder."""
+        ...
+
     def describe(self, folder: Path | None) -> Sequence[str]:
         """Returns lines that say what is installed. Raises: ARTError where nothing usable is."""
         ...
