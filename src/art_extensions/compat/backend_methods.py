@@ -31,7 +31,7 @@ async def delete_checkpoint_files(
 async def exact_adapter_lease(
     self: RemoteBackend, model: AnyTrainableModel, step: int
 ) -> AsyncIterator[None]:
-    """Inside, in this task and those it starts, exactly this step answers. A request loads it.
+    """Pins a step inside, in this task and those it starts; a request loads it.
 
     Raises StepMissingError where it has no checkpoint.
     """
