@@ -105,6 +105,7 @@ _HOME = {
 }
 _ROOMS = frozenset(
     {
+        "adapter_leases",
         "algorithms",
         "api_costs",
         "autorl",
@@ -196,8 +197,8 @@ def __getattr__(name: str) -> Any:
         return version("agent-reinforcement-trainer")
     if name in _ROOMS:
         return import_module(f"art.{name}")
-    if (unbuilt := _finder.newer_name(name)) is not None:
-        return unbuilt
+    if (newer := _finder.newer_name(name)) is not None:
+        return newer
     if name not in _HOME:
         raise AttributeError(f"module 'art' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
     value = getattr(import_module(_HOME[name]), name)

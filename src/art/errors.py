@@ -17,7 +17,7 @@ Each class, with what else it inherits::
      │    └── OverloadedError                 the queue is full; `retry_after` says when to come back
      ├── ServerUnreachableError               nobody answers at the server's address
      ├── DeadlineError (TimeoutError)         something was waited for longer than its deadline
-     ├── WorkerError                          an engine or trainer process failed
+     ├── WorkerError (RuntimeError)           an engine or trainer process failed
      │    ├── WorkerDiedError                 it ended by itself or was killed
      │    │    └── WorkerUnreachableError     no connection could be made: it never got the request
      │    └── WorkerStalledError              it lives but stopped answering
@@ -313,7 +313,11 @@ class DeadlineError(ARTError, TimeoutError):
     """An operation exceeded its deadline."""
 
 
-class WorkerError(ARTError):
+class LocalServingUnavailableError(ARTError, RuntimeError):
+    """An engine of this machine does not serve: `WorkerError`, by its name in other releases."""
+
+
+class WorkerError(LocalServingUnavailableError):
     """An engine or trainer process failed."""
 
 

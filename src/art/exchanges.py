@@ -75,6 +75,12 @@ class RecordedExchange(BaseModel):
     """The name that the reply has, or else the one that was asked for."""
     _answered_by: AnsweredBy | None = PrivateAttr(default=None)
 
+    def completion_tokens(self) -> int | None:
+        """Returns the number of sampled tokens that the reply says it has; None where it does not say."""
+        usage = as_dict(getattr(self.response, "usage", None)) or {}
+        counted = usage.get("completion_tokens", usage.get("output_tokens"))
+        return counted if isinstance(counted, int) else None
+
     @field_validator("response", mode="before")
     @classmethod
     def _as_reply(cls, value: Any) -> Any:

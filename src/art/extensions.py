@@ -31,6 +31,7 @@
                  `Sandbox` (`art.rewards.sandbox`)
     watch        what looks at a run while it trains: a class whose `see(folder, row)` is called with the
                  model's folder and each new row of its history
+    reward       a reward by its name in `art.rewards`: a `Reward` (`art.rewards.reward`)
     runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
     engine       what samples, by the name that `engine=` takes: an `EngineKind` (`art.engine.registry`)
 
@@ -66,6 +67,7 @@ PLACER = "placer"
 PRICES = "prices"
 PROVIDER = "provider"
 PUBLISHER = "publisher"
+REWARD = "reward"
 RUNTIME = "runtime"
 SANDBOX = "sandbox"
 SINK = "sink"
@@ -86,6 +88,10 @@ class ProgramRuntime(Protocol):
         folder: None is the default one. device: auto, cpu or cuda. clouds: those that are asked for. A
         program leaves out what it has no use for. A complete installation is not changed. Raises: ARTError.
         """
+        ...
+
+    def folder(self) -> Path:
+        """Returns the default folder."""
         ...
 
     def describe(self, folder: Path | None) -> Sequence[str]:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializationInfo, fiel
 from typing_extensions import TypeVar, deprecated
 
 from art.client.backends.older_backends import as_backend
+from art.client.pinned_steps import name_of_step
 from art.errors import ConfigurationError, NotRegisteredError, did_you_mean
 from art.process.imports import import_lock
 from art.tracking.averages import as_groups
@@ -236,15 +237,14 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
         }
 
     def get_inference_name(self, step: int | None = None) -> str:
-        """Returns the name to send as `model`: the newest step's name, or that of a given step
-        (`name@step`).
+        """Returns the name to send as `model`: the newest step's name, that of the step that is pinned here,
+        or that of a given step (`name@step`).
         """
         namer = getattr(self._backend, "_model_inference_name", None)
         if namer is not None:
             inference_name: str = namer(self, step)
             return inference_name
-        name = self.inference_model_name or self.name
-        return name if step is None else f"{name}@{step}"
+        return name_of_step(self, self.inference_model_name or self.name, step)
 
     async def get_step(self) -> int:
         """Returns the number of training steps of the model; 0 for a prompted model."""

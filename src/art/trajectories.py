@@ -10,7 +10,7 @@ import asyncio
 import time
 import traceback as tracebacks
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime
 from functools import lru_cache
@@ -73,7 +73,8 @@ if TYPE_CHECKING:
     from art.wire.rollout_record import JudgeNote
 
 T = TypeVar("T")
-MetadataValue = float | int | str | bool | None
+MetadataValue = Any
+"""Logs keep what JSON can say as it is, and show other values as text."""
 
 
 _VIEWS = "art_extensions.token_views"
@@ -143,6 +144,7 @@ class Trajectory(BaseModel):
     tokenize = DeferredMethod(f"{_VIEWS}.tokenize:tokenize_trajectory")
     tensorize = DeferredMethod(f"{_VIEWS}.tensorize:tensorize")
     compact_dump = DeferredMethod(f"{_VIEWS}.compact:compact_dump")
+    _of_models = DeferredMethod(f"{_VIEWS}.model_copies:copy_of_models")
 
     _choices = field_validator("messages_and_choices", mode="before")(choices_of_json)
 
@@ -208,6 +210,23 @@ class Trajectory(BaseModel):
         histories: list[Trajectory | History] = [self, *self.additional_histories]
         for history in histories:
             yield from (item for item in history.messages_and_choices if is_choice(item))
+
+    def model_copy(
+        self,
+        *,
+        update: Mapping[str, Any] | None = None,
+        deep: bool = False,
+        include_models: Collection[str] | None = None,
+        exclude_models: Collection[str] | None = None,
+    ) -> Self:
+        """Returns a copy. include_models, exclude_models: with the recorded calls of these models alone, or
+        of all others, and the conversations that follow from them.
+        """
+        copied = super().model_copy(update=update, deep=deep)
+        if include_models is None and exclude_models is None:
+            return copied
+        chosen: Self = copied._of_models(include_models, exclude_models, update or {})
+        return chosen
 
     def log(self, message: str) -> None:
         """Stores a line of text with the trajectory."""
@@ -371,13 +390,16 @@ def get_trajectory_messages(trajectory: Trajectory) -> Messages:
 
 
 def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
-    """Adds a finished rollout to the means, and writes its `completion_tokens` (mean per turn) into it.
+    """Adds a finished rollout to the means, and writes its `completion_tokens` into it.
 
-    A turn's tokens are those of its logprobs, or without these what the server counted.
+    Of recorded calls these are the sum of what the replies count. Otherwise they are the mean per turn, whose
+    tokens are those of its logprobs, or without these what the server counted.
     """
+    calls = trajectory.exchanges.in_order()
     turns = [sampled_tokens(item) for item in trajectory.messages_and_choices if is_choice(item)]
-    if known := [tokens for tokens in turns if tokens is not None]:
-        trajectory.metrics["completion_tokens"] = sum(known) / len(known)
+    counts = [call.completion_tokens() for call in calls] if calls else turns
+    if known := [tokens for tokens in counts if tokens is not None]:
+        trajectory.metrics["completion_tokens"] = sum(known) / (1 if calls else len(known))
     reward = known_reward(trajectory)
     shown: dict[str, Any] = {} if reward is None else {"reward": reward}
     numbers = {name: value for name, value in {**shown, **trajectory.metrics}.items() if value is not None}

@@ -35,7 +35,7 @@ def group(name: str) -> art.TrajectoryGroup:
         ],
         reward=0.25,
         metrics={"won": True, "score": 0.123456, "completion_tokens": 2.0},
-        metadata={"scenario": name, "show": "X . O\nresult: lost"},
+        metadata={"scenario": name, "show": "X . O\nresult: lost", "plan": {"turns": [1, None]}},
         logs=["a line of the log"],
         additional_histories=[art.History(messages_and_choices=[reply("the sub-agent says")])],
     )
@@ -93,6 +93,7 @@ def test_a_whole_rollout_with_its_tool_calls_and_logs(data_dir: Path) -> None:
         "task view:\nX . O\nresult: lost\n",
         "scenario a3",
         "a line of the log",
+        'plan {"turns": [1, null]}',
     ):
         assert text in out, text
 
@@ -107,6 +108,7 @@ def test_json_is_what_was_logged(data_dir: Path) -> None:
     groups = json.loads(show(data_dir, "games/player@1", "--json").stdout)
     assert [one["metadata"]["task"] for one in groups] == ["a1", "b1"]
     one = json.loads(show(data_dir, "games/player@1", "1", "0", "--json").stdout)
+    assert one["metadata"]["plan"] == {"turns": [1, None]}
     assert one["reward"] == 0.25 and one["messages"][1]["tool_calls"][0]["function"]["name"] == "look_up"
     assert one["messages"][3]["content"] == f"the answer {ESCAPES}"
     assert json.loads(show(data_dir, "games/player@1", "1", "--json").stdout)["exceptions"][0]["message"]

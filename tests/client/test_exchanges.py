@@ -14,8 +14,11 @@ from openai.types.chat import ChatCompletion
 from scripted import Endpoint
 
 import art
+from art.errors import ConfigurationError
 from art.exchanges import EXCHANGES, exchange_of
+from art.gather_context import GatherContext
 from art.recording.captured_reply import read_reply
+from art.trajectories import record_metrics
 from art.types import sample_id
 
 ASK = [{"role": "user", "content": "hello"}]
@@ -208,6 +211,75 @@ async def test_a_reply_of_another_server_is_context() -> None:
         exchanges={"chat_completions": [recorded("chat_completions", {"messages": ASK}, reply)]}
     )
     assert trajectory.messages_and_choices == [*ASK, {"role": "assistant", "content": "hi"}]
+
+
+def _answered(model: str, text: str, *, at: float, tokens: int | None = None) -> Any:
+    reply = {
+        "id": text,
+        "model": model,
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": text},
+                "finish_reason": "stop",
+                "sample_id": text,
+                "step": int(at),
+            }
+        ],
+    }
+    usage = {} if tokens is None else {"usage": {"completion_tokens": tokens}}
+    return recorded("chat_completions", {"model": model, "messages": ASK}, reply | usage, at)
+
+
+def test_completion_tokens_of_recorded_calls_are_their_sum() -> None:
+    message = {"id": "m1", "role": "assistant", "model": "m", "content": [], "usage": {"output_tokens": 30}}
+    response = {"id": "r1", "model": "m", "output": [], "usage": {"output_tokens": 400}}
+    trajectory = art.Trajectory(
+        exchanges={
+            "chat_completions": [_answered("m", "a", at=1, tokens=2), _answered("m", "b", at=2)],
+            "messages": [recorded("messages", {"messages": ASK, "model": "m"}, message)],
+            "responses": [recorded("responses", {"input": "hello", "model": "m"}, response)],
+        }
+    )
+    context = GatherContext()
+    record_metrics(context, trajectory)
+    assert trajectory.metrics["completion_tokens"] == 432 == context.metric_sums["completion_tokens"]
+    silent = art.Trajectory(exchanges={"chat_completions": [_answered("m", "b", at=2)]})
+    record_metrics(GatherContext(), silent)
+    assert "completion_tokens" not in silent.metrics
+
+
+def test_a_copy_has_the_calls_of_some_models_alone() -> None:
+    calls = [_answered("a", "one", at=1, tokens=3), _answered("b", "two", at=2, tokens=5)]
+    trajectory = art.Trajectory(exchanges={"chat_completions": calls}, reward=0.5)
+    trajectory.metrics["completion_tokens"] = 8
+    only_b = trajectory.model_copy(include_models=["b"], update={"reward": 1.0})
+    assert [one["content"] for one in only_b.messages()] == ["hello", "two"] and only_b.reward == 1.0
+    assert only_b.exchanges.chat_completions == calls[1:] and not only_b.additional_histories
+    assert (only_b.initial_policy_version, only_b.final_policy_version) == (2, 2)
+    assert only_b.metrics == {"completion_tokens": 5} and trajectory.metrics == {"completion_tokens": 8}
+    without_b = trajectory.model_copy(exclude_models=["b", "c"], deep=True)
+    assert [one["content"] for one in without_b.messages()] == ["hello", "one"]
+    assert len(trajectory.exchanges) == 2 and trajectory.model_copy().exchanges is trajectory.exchanges
+    assert trajectory.model_copy(update={"reward": 2.0}).messages() == trajectory.messages()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"include_models": ["c"]}, "leaves no call; the calls are of a"),
+        ({"include_models": []}, "leaves no call"),
+        ({"exclude_models": ["a"]}, "leaves no call"),
+        ({"include_models": "a"}, "give a list of names"),
+        ({"include_models": ["a"], "update": {"tools": []}}, "tools of `update` follow from the calls"),
+    ],
+)
+def test_a_copy_that_would_have_nothing_is_refused(options: dict[str, Any], said: str) -> None:
+    recorded_one = art.Trajectory(exchanges={"chat_completions": [_answered("a", "one", at=1)]})
+    with pytest.raises(ConfigurationError, match=said):
+        recorded_one.model_copy(**options)
+    with pytest.raises(ConfigurationError, match="no recorded calls"):
+        art.Trajectory(messages_and_choices=ASK).model_copy(include_models=["a"])
 
 
 def test_what_is_given_twice_or_unknown_is_an_error() -> None:

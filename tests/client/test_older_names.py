@@ -15,7 +15,7 @@ import pytest
 from wire_double import Double
 
 import art
-from art.errors import ConfigurationError, NotRegisteredError
+from art.errors import ConfigurationError, NotBuiltError, NotRegisteredError, StepMissingError
 
 GROUPS = [art.TrajectoryGroup([art.Trajectory(reward=1.0), art.Trajectory(reward=0.0)])]
 
@@ -76,6 +76,55 @@ async def test_a_leased_step_is_neither_deleted_nor_unloaded(
         assert await backend.delete_checkpoints(model, [4]) == [0, 1, 3]
         await backend._delete_checkpoint_files(model, [4])
     assert await backend.prune_model_adapters(model, retain_steps=set()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.extension
+async def test_an_exact_lease_needs_the_step_and_a_retention_lease_pins_nothing(
+    backend: art.RemoteBackend, double: Double, model: art.TrainableModel
+) -> None:
+    await model.register(backend)
+    double.step = 5
+    async with backend.adapter_retention_lease(model, 2):
+        assert model.get_inference_name() == "agent"
+        assert await backend.delete_checkpoints(model, [4]) == [0, 1, 3]
+    async with backend.exact_adapter_lease(model, 5):
+        assert model.get_inference_name() == "agent@5"
+        assert await asyncio.create_task(asyncio.sleep(0, model.get_inference_name())) == "agent@5"
+        assert await backend.prune_model_adapters(model, retain_steps=set()) == [0, 1, 2, 3, 4]
+    with pytest.raises(StepMissingError, match=r"exact_adapter_lease\('agent', 3\).*there are 0, 5"):
+        async with backend.exact_adapter_lease(model, 3):
+            pytest.fail("the block runs")
+    assert model.get_inference_name() == "agent" and not list(backend._in_use)
+
+
+@pytest.mark.extension
+async def test_pins_of_later_releases_name_the_step_in_their_context_alone(
+    backend: art.RemoteBackend, model: art.TrainableModel
+) -> None:
+    from art import adapter_leases as leases
+    from art.local.adapter_leases import pin_inference_step
+
+    assert pin_inference_step is leases.pin_inference_step
+    prompted = art.Model(name="agent", project="games", inference_model_name="gpt")
+    run = art.TrainableModel(name="agent", run_name="r1", project="games", base_model="art/nano")
+    await model.register(backend)
+    with leases.pin_inference_step("agent", 3) as target:
+        assert target == leases.InferenceTarget(3, "agent@3")
+        assert model.get_inference_name() == "agent@3" and model.get_inference_name(7) == "agent@7"
+        assert prompted.get_inference_name() == "gpt@3"
+        async with backend.adapter_lease(run, 4):
+            assert leases.pinned_inference_step("agent") == leases.pinned_inference_step("r1") == 4
+        with leases.pin_inference_target("agent", step=5, inference_name="mine"):
+            assert model.get_inference_name() == leases.pinned_inference_name("agent") == "mine"
+            assert leases.pinned_inference_name("agent", 5) == "mine"
+            assert leases.pinned_inference_name("agent", 3) is None
+        with leases.pin_inference_step("other", 9):
+            assert model.get_inference_name() == "agent@3" == leases.pinned_inference_name("agent")
+    assert model.get_inference_name() == "agent" and leases.pinned_inference_step("agent") is None
+    with pytest.raises(ConfigurationError, match="whole number from 0 on, not -1"):
+        leases.pin_inference_step("agent", -1).__enter__()
+    with pytest.raises(NotBuiltError, match=r"in_flight_lora_name is not built.*an adapter never changes"):
+        leases.in_flight_lora_name("agent")
 
 
 @pytest.mark.extension

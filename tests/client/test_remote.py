@@ -233,6 +233,16 @@ async def test_a_step_without_any_group_is_refused(registered, backend, double: 
     assert len(double.jobs) == 1 and "its judge or rollout gave no group" in caplog.text
 
 
+async def test_a_scenario_of_any_value_is_a_text_in_the_record(registered, double: Double) -> None:
+    plain = groups()
+    plain[0].metadata["scenario_id"] = {"rooms": [1, None]}
+    plain[0].metadata["when"] = {object()}
+    await registered.train(plain)
+    (job,) = double.jobs.values()
+    notes = [one["notes"]["scenario"] for one in job["groups"][0]["trajectories"]]
+    assert set(notes) == {"{'rooms': [1, None]}"}
+
+
 async def test_a_step_whose_rollouts_all_failed_raises_the_first_failure(registered, backend, double: Double):
     """As in a published loop: `max_exceptions=18`, and every one of them fails."""
 

@@ -20,7 +20,6 @@ from art.rewards.judge_view import views_of
 from art.rewards.llm import Reply, Request
 from art.rewards.llm.channel import Channel, Pace
 from art.rewards.llm.names import resolve_llm
-from art.rewards.pairwise import PairwiseScorer
 from art.rewards.rubric import RubricScorer
 from art.rewards.ruler_scorer import RulerScorer
 from art_extensions.testing import LlmServer, Mischief, TruthfulJudge
@@ -83,8 +82,16 @@ def groups() -> list[art.TrajectoryGroup]:
 SCORERS = {
     "ruler": RulerScorer,
     "rubric": lambda channel: RubricScorer(channel, {"worth": "It is worth something.", "again": "It is."}),
-    "pairwise": PairwiseScorer,
+    "pairwise": lambda channel: tournament(channel),
 }
+PAIRWISE = pytest.mark.extension
+"""The tournament is an extension."""
+
+
+def tournament(channel: Channel) -> Any:
+    from art_extensions.tournament.pairwise import PairwiseScorer
+
+    return PairwiseScorer(channel)
 
 
 async def judged(
@@ -101,7 +108,9 @@ async def judged(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "count"), [("ruler", GROUPS), ("rubric", 50), ("pairwise", 25)])
+@pytest.mark.parametrize(
+    ("kind", "count"), [("ruler", GROUPS), ("rubric", 50), pytest.param("pairwise", 25, marks=PAIRWISE)]
+)
 async def test_trouble_with_half_of_the_questions_leaves_the_mean_reward_as_it_is(
     kind: str, count: int
 ) -> None:

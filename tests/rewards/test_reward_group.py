@@ -51,7 +51,7 @@ def full() -> MailTrajectory:
         initial_policy_version=3,
         final_policy_version=4,
         metrics={"turns": 2},
-        metadata={"scenario": "a"},
+        metadata={"scenario": {"rooms": ["a", {"key": None}]}},
         logs=["first"],
         start_time=datetime(2024, 1, 2, 3, 4),
         rollout_id="r-1",

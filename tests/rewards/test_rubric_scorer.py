@@ -12,7 +12,6 @@ from judged_answers import attempts_worth, channel_to, worth
 from art.errors import BudgetExceededError, ConfigurationError
 from art.rewards.judge_view import views_of
 from art.rewards.llm import AnswerCache, Budget
-from art.rewards.pairwise import PairwiseScorer
 from art.rewards.rubric import Criterion, Rubric, RubricScorer
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
@@ -113,8 +112,16 @@ async def test_who_declines_is_asked_again_in_another_order() -> None:
     assert len(server.requests) > 4
 
 
-@pytest.mark.parametrize("kind", [RubricScorer, PairwiseScorer])
-async def test_a_bad_request_costs_what_it_is_about_and_a_key_that_is_refused_is_an_error(kind: Any) -> None:
+def scorer_of(kind: str, channel: Any) -> Any:
+    if kind == "rubric":
+        return RubricScorer(channel, {"a": "A."})
+    from art_extensions.tournament.pairwise import PairwiseScorer
+
+    return PairwiseScorer(channel)
+
+
+@pytest.mark.parametrize("kind", ["rubric", pytest.param("pairwise", marks=pytest.mark.extension)])
+async def test_a_bad_request_costs_what_it_is_about_and_a_key_that_is_refused_is_an_error(kind: str) -> None:
     judge = truthful()
 
     def picky(body: Any) -> Any:
@@ -124,7 +131,7 @@ async def test_a_bad_request_costs_what_it_is_about_and_a_key_that_is_refused_is
 
     async with LlmServer(picky) as server:
         channel = channel_to(server)
-        scorer = RubricScorer(channel, {"a": "A."}) if kind is RubricScorer else PairwiseScorer(channel)
+        scorer = scorer_of(kind, channel)
         with pytest.raises(ConfigurationError, match=r"I take no 0\.66"):
             await scorer.score(views_of(attempts_worth(0.66, 0.66001)))
         scores = await scorer.score(views_of(attempts_worth(0.1, 0.66, 0.9)))
@@ -136,8 +143,8 @@ async def test_a_bad_request_costs_what_it_is_about_and_a_key_that_is_refused_is
                 await scorer.score(views_of(attempts_worth(0.2, 0.8)))
 
 
-@pytest.mark.parametrize("kind", [RubricScorer, PairwiseScorer])
-async def test_a_judge_that_says_too_long_is_shown_less_from_then_on(kind: Any) -> None:
+@pytest.mark.parametrize("kind", ["rubric", pytest.param("pairwise", marks=pytest.mark.extension)])
+async def test_a_judge_that_says_too_long_is_shown_less_from_then_on(kind: str) -> None:
     judge = truthful()
 
     def short(body: Any) -> Any:
@@ -147,7 +154,7 @@ async def test_a_judge_that_says_too_long_is_shown_less_from_then_on(kind: Any) 
 
     async with LlmServer(short) as server:
         channel = channel_to(server)
-        scorer = RubricScorer(channel, {"a": "A."}) if kind is RubricScorer else PairwiseScorer(channel)
+        scorer = scorer_of(kind, channel)
         refused = []
         for turn in ("x", "y"):
             output = {"role": "tool", "tool_call_id": "1", "content": turn * 3900}

@@ -53,7 +53,13 @@ def full_group() -> art.TrajectoryGroup:
         initial_policy_version=2,
         final_policy_version=3,
         metrics={"turns": 3, "won": True, "seconds": 1.5, "huge": 2**80},
-        metadata={"scenario_id": "a", "n": 1, "x": 1.0, "ok": False, "none": None},
+        metadata={
+            "scenario_id": "a",
+            "n": 1,
+            "ok": False,
+            "none": None,
+            "plan": {"steps": [1.0, {"to": None}]},
+        },
         logs=["one", "two\n"],
         rollout_id="r1",
     )
@@ -110,7 +116,7 @@ def any_groups(*, logprobs: bool = True) -> st.SearchStrategy[list[art.Trajector
         reward=st.floats(allow_nan=False) | st.builds(art.Unscored, text),
         initial_policy_version=st.none() | st.integers(),
         metrics=metrics,
-        metadata=st.dictionaries(text, scalar, max_size=3),
+        metadata=st.dictionaries(text, tree, max_size=3),
         logs=st.lists(text, max_size=2),
         start_time=(st.datetimes() | st.datetimes(timezones=st.just(UTC))).map(lambda t: t.replace(fold=0)),
         rollout_id=st.none() | text,
@@ -120,7 +126,7 @@ def any_groups(*, logprobs: bool = True) -> st.SearchStrategy[list[art.Trajector
         art.TrajectoryGroup,
         st.lists(trajectory, max_size=3),
         exceptions=st.lists(failure, max_size=2),
-        metadata=st.dictionaries(text, scalar, max_size=2),
+        metadata=st.dictionaries(text, tree, max_size=2),
         metrics=metrics,
         logs=st.lists(text, max_size=2),
     )

@@ -42,6 +42,45 @@ def test_everything_is_read_back(tmp_path):
     assert said.logprobs.content[0].logprob == -0.125 and said.sample_id == "s1"
 
 
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def _strange_metadata():
+    circle: dict = {"name": "circle"}
+    circle["self"] = circle
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    return {
+        "when": datetime(2026, 1, 2, tzinfo=UTC),
+        "tags": {"only"},
+        "place": tuple("ab"),
+        "by_key": {(1, 2): "x", 3: "y", None: "z"},
+        "object": Unprintable(),
+        "circle": circle,
+        "deep": deep,
+    }
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_metadata_may_be_anything_and_never_stops_a_log(tmp_path, lines):
+    one = art.Trajectory(metadata={"plan": {"steps": [1, {"done": None}]}, **_strange_metadata()})
+    group = art.TrajectoryGroup([one], metadata={"nested": [[1.5], {"a": "b"}], **_strange_metadata()})
+    one.metadata["later"] = {"found": [1]}
+    file = tmp_path / ("log.jsonl" if lines else "log.parquet")
+    (append_lines if lines else append_groups)(file, [group])
+    [again] = read_trajectory_groups(file)
+    assert again.metadata["nested"] == [[1.5], {"a": "b"}]
+    read = again.trajectories[0].metadata
+    assert read["plan"] == {"steps": [1, {"done": None}]} and read["later"] == {"found": [1]}
+    assert read["when"] == "2026-01-02T00:00:00+00:00" and read["tags"] == ["only"]
+    assert read["place"] == ["a", "b"] and read["by_key"] == {"[1, 2]": "x", "3": "y", "null": "z"}
+    assert read["object"] == "<Unprintable>" and read["circle"]["self"] == "<dict>"
+    assert read.keys() == one.metadata.keys()
+
+
 def test_the_columns_of_older_readers(tmp_path):
     write_trajectory_groups_parquet([full_group()], str(tmp_path / "log.parquet"))
     frame = polars.read_parquet(tmp_path / "log.parquet")

@@ -5,3 +5,4 @@ from typing import Any
 __all__ = []
 
 MegatronBackend: Any
+def __getattr__(name: str) -> Any: ...

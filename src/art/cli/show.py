@@ -158,7 +158,13 @@ def facts_line(facts: dict[str, Any]) -> Text:
 
 
 def shown_value(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, default=str)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _labelled(metric: str, *rollouts: Trajectory) -> str:
+    return metric if any(one.exchanges for one in rollouts) else PER_REPLY.get(metric, metric)
 
 
 def reward_text(reward: float | Unscored) -> str:
@@ -192,7 +198,7 @@ def groups_table(title: str, groups: Sequence[TrajectoryGroup]) -> Table:
 def group_parts(title: str, group: TrajectoryGroup) -> Iterator[RenderableType]:
     """One line a rollout, then what is known of the group."""
     names = list(dict.fromkeys(name for one in group for name in one.metrics))[:METRIC_COLUMNS]
-    columns = [PER_REPLY.get(name, name) for name in names]
+    columns = [_labelled(name, *group) for name in names]
     table = table_of(title, ("rollout", "reward", "turns", "finish", *columns))
     for index, one in enumerate(group):
         choices: list[Any] = [item for item in one.messages_and_choices if is_choice(item)]
@@ -224,7 +230,7 @@ def rollout_parts(title: str, trajectory: Trajectory) -> Iterator[RenderableType
     if isinstance(view := facts_told.pop(SHOW, None), str) and view.strip():
         yield Text("task view:\n") + visible(view)
     yield Text("reward: ") + visible(reward_text(trajectory.reward))
-    metrics = {PER_REPLY.get(name, name): value for name, value in trajectory.metrics.items()}
+    metrics = {_labelled(name, trajectory): value for name, value in trajectory.metrics.items()}
     for what, facts in (("metrics", metrics), ("metadata", facts_told)):
         if facts:
             yield Text(f"{what}: ") + facts_line(dict(facts))

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-from art.compat.import_paths import NEWER_NAMES, PATHS, Names
+from art.compat.import_paths import NEWER_NAMES, NEWER_PLACES, NO_INFERENCE, PATHS, Names
 from art.errors import NotBuiltError
 
 
@@ -32,6 +32,8 @@ class OlderPathFinder:
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Returns how to make the module; None for every name that the table does not have."""
+        if fullname == "art_inference":
+            raise ModuleNotFoundError(NO_INFERENCE, name=fullname)
         if not fullname.startswith("art."):
             return None
         entry = PATHS.get(fullname)
@@ -153,8 +155,11 @@ class CallableModule(NamesModule):
         return self.__wrapped__(*args, **kwargs)
 
 
-def newer_name(name: str) -> Unbuilt | None:
-    """A stand-in for a name that `art` has in later releases of the library; None for any other."""
+def newer_name(name: str) -> Any:
+    """Returns what a name of later releases means here, or a stand-in for it; None for any other."""
+    if name in NEWER_PLACES:
+        module, _, attribute = NEWER_PLACES[name].partition(":")
+        return getattr(import_module(module), attribute)
     instead = NEWER_NAMES.get(name)
     return None if instead is None else Unbuilt(f"art.{name}", instead)
 

@@ -18,9 +18,7 @@ from typing import NamedTuple
 _RANKS = "several processes train together with `server_options={'trainer': {'ranks': N}}` of LocalBackend"
 _METRICS = "`art.Model(report_metrics=[...])` chooses trackers, which get every metric by its own name"
 NEWER_NAMES: Mapping[str, str] = {
-    "get_tokenizer": "`transformers.AutoTokenizer` loads the tokenizer of a base model",
     "PipelineAutotuneConfig": "give `PipelineTrainer` its numbers by `PipelineRuntimeConfig`",
-    "LocalServingUnavailableError": "`art.errors.WorkerError` says that an engine does not serve",
     "MegatronRuntimeConfig": _RANKS,
     "MegatronTopologyConfig": _RANKS,
     "get_megatron_runtime_config": _RANKS,
@@ -31,6 +29,15 @@ NEWER_NAMES: Mapping[str, str] = {
     "PIPELINE_RL_SCORE_METRICS": _METRICS,
 }
 """Names that `art` has in later releases of the library, and has not here -> what to use instead."""
+NEWER_PLACES: Mapping[str, str] = {
+    "LocalServingUnavailableError": "art.errors:LocalServingUnavailableError",
+    "get_tokenizer": "art_extensions.token_views.base_tokenizers:get_tokenizer",
+}
+"""Further names of `art` in later releases -> "module:name"."""
+NO_INFERENCE = (
+    "there is no package art_inference: vLLM runs unpatched, as a program of its own. docs/guides/vllm.md "
+    "says how a server starts one or attaches to one"
+)
 
 
 class Names(NamedTuple):
@@ -93,6 +100,7 @@ _S3 = {
 _LOGGED = "art_extensions.compat.benchmarking"
 
 PATHS: Mapping[str, str | Names] = {
+    "art.adapter_leases": "art_extensions.compat.adapter_leases",
     "art.algorithms": names(
         "art.batch.algorithms.combine:check_algorithm resolve", "art.batch.algorithms.table:DEFAULT Row TABLE"
     ),
@@ -173,7 +181,9 @@ PATHS: Mapping[str, str | Names] = {
     ),
     "art.local": names("art.client.backends.local_backend:LocalBackend"),
     "art.local.adapter_leases": names(
-        instead=("`async with backend.adapter_lease(model, step)` keeps a step for as long as it is used")
+        "art_extensions.compat.adapter_leases:InferenceTarget in_flight_lora_name pin_inference_step "
+        "pin_inference_target pinned_inference_name pinned_inference_step",
+        instead="`async with backend.adapter_lease(model, step)` keeps a step for as long as it is used",
     ),
     "art.local.backend": "art.client.backends.local_backend",
     "art.local.checkpoints": names(
@@ -212,7 +222,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.mcp.servers.weather.tasks": "art_extensions.testing.mcp_servers.weather.tasks",
     "art.mcp.servers.weather.truth": "art_extensions.testing.mcp_servers.weather.tasks",
     "art.mcp.types": "art.environments.mcp.types",
-    "art.megatron": names(unbuilt=_same_answer(_GPUS, "MegatronBackend")),
+    "art.megatron": names(unbuilt=_same_answer(_GPUS, "MegatronBackend"), instead=_GPUS),
     "art.megatron.backend": names(instead=_GPUS),
     "art.megatron.model_support": names(instead=_GPUS),
     "art.megatron.service": names(instead=_GPUS),
@@ -260,6 +270,9 @@ PATHS: Mapping[str, str | Names] = {
             _PACKING, "DiskPackedTensors", "PackedTensors", "packed_tensors_from_tokenized_results"
         )
     ),
+    "art.preprocessing.policy_spans": names(
+        instead="one step samples the whole of a reply; `choice.step` says which"
+    ),
     "art.preprocessing.tokenize": names(
         unbuilt=_same_answer(
             _TOKENS,
@@ -287,6 +300,9 @@ PATHS: Mapping[str, str | Names] = {
     "art.rewards.verifiers.limited_process": "art_extensions.sandbox.limited_process",
     "art.rewards.verifiers.matches": "art.rewards.matches",
     "art.rewards.verifiers.verifier": "art.rewards.verifier",
+    "art.runtime_diagnostics": names(
+        instead="`art doctor` checks this machine, and `art explain` says what is wrong with a run"
+    ),
     "art.serverless": names("art.client.backends.serverless_backend:ServerlessBackend"),
     "art.serverless.backend": "art.client.backends.serverless_backend",
     "art.serverless.client": names(
@@ -294,6 +310,9 @@ PATHS: Mapping[str, str | Names] = {
             "`art.ServerlessBackend(api_key=..., base_url=...)` speaks to an ART server; "
             "docs/reference/server.md lists the routes for programs of your own"
         )
+    ),
+    "art.serving_capabilities": names(
+        instead="a server asks its engine what it can by itself; `art doctor` says what this machine serves"
     ),
     "art.skypilot": names("art_extensions.launch.backend:SkyPilotBackend stop_server"),
     "art.skypilot.backend": names("art_extensions.launch.backend:SkyPilotBackend"),
@@ -313,6 +332,9 @@ PATHS: Mapping[str, str | Names] = {
         "art.environments.tasks.yes_no_maybe:DEFAULTS DESCRIPTION NAME Question=YesNoMaybe REWARDS SCORE "
         "SCORE_LABEL Scenario=YesNoMaybeScenario TITLE VERBS environment judge phrasings rollout "
         "scenario show worth"
+    ),
+    "art.tau_bench": names(
+        instead="`art.train_environment` trains on environments by name, see docs/guides/environments.md"
     ),
     "art.testing": names(
         "art_extensions.testing.answers:Mischief ScriptedGenerator Served either",
@@ -338,7 +360,11 @@ PATHS: Mapping[str, str | Names] = {
     "art.tinker_native": names(unbuilt=_same_answer(_TINKER, "TinkerNativeBackend")),
     "art.tinker_native.backend": names(instead=_TINKER),
     "art.tinker_native.data": names(instead=_TINKER),
+    "art.distributed": names(
+        instead=f"{_RANKS}; `art serve --cluster ADDRESS` places workers on the machines of a Ray cluster"
+    ),
     "art.engine.vllm": "art_extensions.vllm",
+    "art.trainer_rank": names(instead=_RANKS),
     "art.ui": "art_extensions.ui",
     "art.utils": names(
         "art.client.sft.sft_dataset:iterate_dataset",

@@ -82,9 +82,9 @@ def check_depth(value: Any) -> None:
         level = [
             inner
             for outer in level
-            if isinstance(outer, dict | list)
+            if isinstance(outer, dict | list | tuple)
             for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            if isinstance(inner, dict | list | tuple)
         ]
         if not level:
             return

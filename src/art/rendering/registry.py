@@ -92,6 +92,20 @@ _PROBES: tuple[tuple[dict[str, Any], ...], ...] = (
 )
 
 
+def load_fast_tokenizer(model: str, *, here: bool) -> Any:
+    """Returns the `PreTrainedTokenizerFast` of a folder or a name on the hub. here: nothing is fetched.
+
+    Raises ConfigurationError.
+    """
+    with import_lock:
+        from transformers import PreTrainedTokenizerFast
+
+    try:
+        return PreTrainedTokenizerFast.from_pretrained(model, local_files_only=here)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"no fast tokenizer (tokenizer.json) for {model!r}: {error}") from error
+
+
 def create_chat_renderer(model: str | Path, *, name: str | None = None) -> LibraryRenderer:
     """The renderer of a base model: a local folder, or a name on the hub.
 
@@ -102,15 +116,9 @@ def create_chat_renderer(model: str | Path, *, name: str | None = None) -> Libra
     Raises: ConfigurationError when there is no such model, no fast tokenizer, or neither a renderer nor a
     chat template.
     """
-    with import_lock:
-        from transformers import PreTrainedTokenizerFast
-
     folder = Path(model)
     here = folder.is_dir() or not is_on_hub(str(model))
-    try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(model), local_files_only=here)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"no fast tokenizer (tokenizer.json) for {str(model)!r}: {error}") from error
+    tokenizer = load_fast_tokenizer(str(model), here=here)
     fast = FastTokenizer(tokenizer)
     fast.name_or_path = name or str(model)
     renderer = _marked(folder, fast) or _registered(fast) or _proven(folder, fast, tokenizer)

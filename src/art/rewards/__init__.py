@@ -1,17 +1,29 @@
-"""Rewards: from judges (RULER and its siblings), from verifiers and functions, and sums of them."""
+"""Rewards: from judges (RULER and its siblings), from verifiers and functions, and sums of them.
+
+Rewards of extensions, such as `Pairwise`, are names of this module, too.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from art.extensions import REWARD, extension_points, load_extension
 from art.rewards.function_reward import FunctionReward, as_reward
 from art.rewards.judge_checks import Alarm, CalibrationGroup, JudgeChecks, calibrate
 from art.rewards.judge_view import Scorer, View
 from art.rewards.judged import JudgedReward
-from art.rewards.pairwise import Pairwise
 from art.rewards.reward import GroupScores, Reward, Score, Weighted
 from art.rewards.rubric import Criterion, Rubric
 
 # The functions must win over the modules of the same names, whichever is imported first.
 from art.rewards.ruler import Ruler, ruler, ruler_score_group
+
+
+def __getattr__(name: str) -> Any:
+    if name in extension_points(REWARD):
+        return load_extension(REWARD, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Alarm",
@@ -21,7 +33,6 @@ __all__ = [
     "GroupScores",
     "JudgeChecks",
     "JudgedReward",
-    "Pairwise",
     "Reward",
     "Rubric",
     "Ruler",

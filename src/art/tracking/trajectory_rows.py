@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from art.exchanges import TrajectoryExchanges
-from art.process.foreign_files import parse_json
+from art.process.foreign_files import MOST_DEPTH, check_depth, parse_json
 from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup
 from art.types import Unscored, is_choice, revive_choices, sample_id
 
@@ -47,13 +47,46 @@ if TYPE_CHECKING:
     import polars
 
 
+DEEPEST = MOST_DEPTH - 8
+"""Lists and objects in one another, with room for those of the line that they stand in."""
+
+
 def to_text(value: Any) -> str:
     """JSON of a value. ASCII only, so that any string can be stored as UTF-8.
 
     Models of pydantic become their set fields, dataclasses dicts, sets lists, dates ISO text, arrays their
-    items; what JSON has no word for becomes its `str`.
+    items; what JSON has no word for becomes its `str`, a key that is no text, too. What contains itself, or
+    nests deeper than a log may, ends in the name of its class.
     """
-    return json.dumps(value, default=_plain_value)
+    try:
+        text = json.dumps(value, default=_plain_value)
+        check_depth(value)
+    except Exception:  # noqa: BLE001  # `str` of a program's own class may raise anything
+        return json.dumps(_writable(value, ()))
+    return text
+
+
+def _writable(value: Any, outer: tuple[int, ...]) -> Any:
+    """The value in words of JSON alone. outer: the containers that it is in."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if id(value) in outer or len(outer) > DEEPEST:
+        return f"<{type(value).__name__}>"
+    inside = (*outer, id(value))
+    if isinstance(value, Mapping):
+        return {_key(key): _writable(one, inside) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(one, inside) for one in value]
+    try:
+        plain = _plain_value(value)
+    except Exception:  # noqa: BLE001
+        plain = f"<{type(value).__name__}>"
+    return _writable(plain, inside)
+
+
+def _key(key: Any) -> str:
+    plain = _writable(key, ())
+    return plain if isinstance(plain, str) else json.dumps(plain)
 
 
 def from_text(text: str) -> Any:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from art.client.sft.sft_request import refuse_sft_options
-from art.errors import NotRegisteredError
+from art.errors import NotRegisteredError, StepMissingError
 from art.types import TrainConfig
 
 if TYPE_CHECKING:
@@ -24,6 +25,23 @@ async def delete_checkpoint_files(
     self: RemoteBackend, model: AnyTrainableModel, steps_to_keep: Iterable[int]
 ) -> None:
     await self.delete_checkpoints(model, steps_to_keep)
+
+
+@asynccontextmanager
+async def exact_adapter_lease(
+    self: RemoteBackend, model: AnyTrainableModel, step: int
+) -> AsyncIterator[None]:
+    """Pins a step inside, in this task and those it starts; a request loads it.
+
+    Raises StepMissingError where it has no checkpoint.
+    """
+    async with self.adapter_lease(model, step):  # before the question: nobody deletes it in between
+        if step not in (known := await self.checkpoint_steps(model)):
+            raise StepMissingError(
+                f"exact_adapter_lease({model.name!r}, {step}): the step has no checkpoint; there are "
+                f"{', '.join(map(str, known)) or 'none'}"
+            )
+        yield
 
 
 async def prepare_backend_for_training(

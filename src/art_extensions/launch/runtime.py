@@ -18,6 +18,10 @@ class SkyPilotRuntime:
         place = folder or default_folder()
         return f"SkyPilot {install_skypilot(place, clouds, tell)} is in {place}"
 
+    def folder(self) -> Path:
+        """See `ProgramRuntime.folder`."""
+        return default_folder()
+
     def describe(self, folder: Path | None) -> Sequence[str]:
         """See `ProgramRuntime.describe`."""
         python, found = asyncio.run(find_skypilot(folder))

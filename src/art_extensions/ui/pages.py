@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
@@ -341,7 +342,11 @@ def _logged(group: TrajectoryGroup | None, row: ListedRollout) -> Trajectory | N
 
 def _facts(found: Trajectory | TrajectoryGroup | None) -> list[tuple[str, str]]:
     values: dict[str, object] = {**found.metadata} if found is not None else {}
-    return [(visible(name), visible(value)) for name, value in values.items() if name != SHOW]
+    return [(visible(name), visible(_as_words(value))) for name, value in values.items() if name != SHOW]
+
+
+def _as_words(value: object) -> object:
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else value
 
 
 def _shown_by_task(found: Trajectory | None) -> str | None:

@@ -172,6 +172,10 @@ class VllmRuntime:
             tell(f'Name it in the engine\'s options: {{"environment": "{folder.absolute()}"}}')
         return f"vLLM {made.vllm} for {made.kind} is in {place}"
 
+    def folder(self) -> Path:
+        """See `ProgramRuntime.folder`."""
+        return default_folder()
+
     def describe(self, folder: Path | None) -> Sequence[str]:
         """See `ProgramRuntime.describe`."""
         place = folder or default_folder()

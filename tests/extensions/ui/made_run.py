@@ -67,7 +67,7 @@ def trajectory(name: str, reward: float | art.Unscored, answer: str, *, text: st
         ],
         reward=reward,
         metrics={"right": bool(reward == 1.0)},
-        metadata={"scenario_id": "s-1", "show": f"word\n  {answer}"},
+        metadata={"scenario_id": "s-1", "plan": {"words": [1, None]}, "show": f"word\n  {answer}"},
         logs=[f"RULER explanation: {answer} is what was asked"],
         rollout_id=name,
     )

@@ -272,6 +272,7 @@ def test_a_rollout_has_conversation_tokens_judge_and_forks(tmp_path: Path, read:
     said = read(f"{RUN}/train/2/0/0")
     assert "It found it." in said and "judge-1" in said and "shown as number 2" in said
     assert "Task view word" in said and "show word" not in said
+    assert 'plan {"words": [1, null]}' in said
     assert "fork: edited" in said and "completion 2 : its prompt does not extend" in said
     assert "+0.500" in said and "policy step 0" in said.lower()
     assert all(signal in said for signal in ("ratio", "advantage", "entropy", "mask"))

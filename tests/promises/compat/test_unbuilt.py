@@ -29,6 +29,17 @@ NAMES = [
     "art.tinker_native.backend.TinkerNativeBackend",
     "art.megatron.backend.MegatronBackend",
     "art.megatron.train.anything",
+    "art.megatron.anything",
+    "art.distributed.anything",
+    "art.trainer_rank.anything",
+    "art.serving_capabilities.discover_serving_capabilities",
+    "art.tau_bench.TauBenchClient",
+    "art.runtime_diagnostics.anything",
+    "art.preprocessing.policy_spans.PolicyTokenSpan",
+    "art.MegatronRuntimeConfig",
+    "art.MegatronTopologyConfig",
+    "art.get_megatron_runtime_config",
+    "art.init_megatron_runtime_config",
     "art.local.service.anything",
     "art.local.adapter_leases.anything",
     "art.local.checkpoints.anything",
@@ -135,3 +146,11 @@ except RuntimeError as error:
     )
     expected = "[None, None, None]" if name == "auto_trajectory" else "nobody captures this trajectory"
     assert expected in done.stdout, done.stdout
+
+
+def test_the_package_for_patched_engines_is_not_there() -> None:
+    importlib.import_module("art")
+    with pytest.raises(
+        ImportError, match=r"no package art_inference: vLLM runs unpatched.*docs/guides/vllm\.md"
+    ):
+        importlib.import_module("art_inference.vllm")

@@ -1,7 +1,4 @@
-"""`RemoteBackend`: models registered, sampled and trained on a server that is reached over HTTP.
-
-With it, the steps that are in use: pinned in a context, and not deleted meanwhile.
-"""
+"""`RemoteBackend`: models registered, sampled and trained on a server that is reached over HTTP."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 from uuid import uuid4
 
@@ -20,6 +15,7 @@ from art.backend import TrainOptions
 from art.client.http.connection import ServerConnection, model_path, named_path
 from art.client.options.declared_options import signed_with
 from art.client.options.train_options import KEYWORDS, refuse_unknown_keywords, with_defaults
+from art.client.pinned_steps import PinnedStep, name_of_step, pinned
 from art.client.requests.jobs import JobDeadlines, follow_job, run_job
 from art.client.requests.registration import ServerConfig, register_model, register_request, server_config
 from art.client.requests.train_request import (
@@ -77,14 +73,6 @@ if TYPE_CHECKING:
 _OLDER = "art_extensions.compat.backend_methods"
 ModelKey = tuple[str, str]
 """Project and name."""
-
-_PINNED: ContextVar[Mapping[ModelKey, int]] = ContextVar("pinned steps", default=MappingProxyType({}))
-
-
-def pinned_step(model: AnyModel) -> int | None:
-    """The step that this context is to sample from; None: the newest."""
-    return _PINNED.get().get((model.project, stored_name(model)))
-
 
 PAGES_LINK_S = 20.0
 FORK_S = 1800.0
@@ -434,21 +422,25 @@ class RemoteBackend:
         if any(other == own and project != model.project for project, other in self._registered):
             # The bare name was given while it was the only one; now the server refuses it as ambiguous.
             name = f"{model.project}/{own}" if name == own and model.trainable else name
-        step = pinned_step(model) if step is None else step
-        return name if step is None else f"{name}@{step}"
+        return name_of_step(model, name, step)
 
     @asynccontextmanager
     async def adapter_lease(self, model: AnyModel, step: int) -> AsyncIterator[None]:
         """`async with backend.adapter_lease(model, 3)`: inside, in this task and those it starts,
         `model.get_inference_name()` is step 3's, and no call of this backend deletes or unloads that step.
         """
-        key = model.project, stored_name(model)
-        token = _PINNED.set({**_PINNED.get(), key: step})
-        try:
-            with self._in_use.using((key, step)):
+        names = frozenset({model.name, stored_name(model)})
+        with pinned(PinnedStep(names=names, project=model.project, step=step)):
+            async with self.adapter_retention_lease(model, step):
                 yield
-        finally:
-            _PINNED.reset(token)
+
+    @asynccontextmanager
+    async def adapter_retention_lease(self, model: AnyModel, step: int) -> AsyncIterator[None]:
+        """`async with backend.adapter_retention_lease(model, 3)`: inside, no call of this backend deletes or
+        unloads step 3. What is sampled stays as it is.
+        """
+        with self._in_use.using(((model.project, stored_name(model)), step)):
+            yield
 
     def _with_used(self, model: AnyModel, steps: Iterable[int]) -> list[int]:
         """The steps, and those of the model that are in use; sorted."""
@@ -517,7 +509,8 @@ class RemoteBackend:
     def __deepcopy__(self, memo: dict[int, Any]) -> RemoteBackend:
         return self  # copies of a model share their backend
 
-    # By these names older programs and their test doubles call a backend.
+    # By these names programs for other releases and their test doubles call a backend.
+    exact_adapter_lease = DeferredMethod(f"{_OLDER}:exact_adapter_lease")
     _get_step = DeferredMethod(f"{_OLDER}:get_step")
     _delete_checkpoint_files = DeferredMethod(f"{_OLDER}:delete_checkpoint_files")
     _prepare_backend_for_training = DeferredMethod(f"{_OLDER}:prepare_backend_for_training")

@@ -13,10 +13,10 @@ from judged_answers import attempts_worth, channel_to, worth
 from art.errors import BudgetExceededError, ConfigurationError
 from art.rewards.judge_view import views_of
 from art.rewards.llm import Budget
-from art.rewards.pairwise import Pairwise, PairwiseScorer, swiss_pairs, swiss_rounds, win_rates
 from art.types import Unscored
 from art_extensions.testing import LlmServer, TruthfulJudge
 from art_extensions.testing.answers import read_judge_prompt
+from art_extensions.tournament.pairwise import Pairwise, PairwiseScorer, swiss_pairs, swiss_rounds, win_rates
 
 
 def shown_pairs(server: LlmServer) -> list[tuple[float, ...]]:

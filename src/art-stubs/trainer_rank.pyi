@@ -1,0 +1,7 @@
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
+from typing import Any
+
+
+__all__ = []
+
+def __getattr__(name: str) -> Any: ...

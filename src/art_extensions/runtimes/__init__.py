@@ -1,0 +1,1 @@
+"""`art runtime`: programs in environments of their own, installed and looked at."""

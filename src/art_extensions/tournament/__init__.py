@@ -1,0 +1,1 @@
+"""Rewards from a tournament: a judge sees two trajectories at a time."""
