@@ -19,7 +19,6 @@ _RANKS = "several processes train together with `server_options={'trainer': {'ra
 _METRICS = "`art.Model(report_metrics=[...])` chooses trackers, which get every metric by its own name"
 NEWER_NAMES: Mapping[str, str] = {
     "get_tokenizer": "`transformers.AutoTokenizer` loads the tokenizer of a base model",
-    "PipelineAutotuneConfig": "give `PipelineTrainer` its numbers by `PipelineRuntimeConfig`",
     "LocalServingUnavailableError": "`art.errors.WorkerError` says that an engine does not serve",
     "MegatronRuntimeConfig": _RANKS,
     "MegatronTopologyConfig": _RANKS,
@@ -93,6 +92,7 @@ _S3 = {
 _LOGGED = "art_extensions.compat.benchmarking"
 
 PATHS: Mapping[str, str | Names] = {
+    "art.pipeline_tuner": "art_extensions.pipeline_tuner",
     "art.algorithms": names(
         "art.batch.algorithms.combine:check_algorithm resolve", "art.batch.algorithms.table:DEFAULT Row TABLE"
     ),
