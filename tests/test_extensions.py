@@ -31,6 +31,7 @@ from art.extensions import (
     SANDBOX,
     SINK,
     STORE,
+    TUNER,
     extension_points,
     load_extension,
 )
@@ -71,6 +72,7 @@ def test_ours_come_through_the_door() -> None:
         RUNTIME,
         SANDBOX,
         STORE,
+        TUNER,
     )
     found = {(kind, name): load_extension(kind, name) for kind in kinds for name in extension_points(kind)}
     assert found[COMMAND, "launch"].__name__ == "launch" and found[RUNTIME, "skypilot"].install

@@ -209,4 +209,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*_HOME, *_ROOMS, "__version__", *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, *_ROOMS, "__version__", *(name for name in globals() if name.startswith("__"))})

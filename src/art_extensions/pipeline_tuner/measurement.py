@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+CERTAIN = 1.5
+"""The standard errors that a comparison must be away from its bound to be believed at once."""
+ROUNDING = 1e-9
+"""What is no more than this is nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepFigures:
@@ -19,7 +24,7 @@ class StepFigures:
     worker_busy_s: float
     worker_idle_s: float
     groups: int
-    """Groups that came in time: trained, or of equal rewards."""
+    """Groups that the workers finished, less those that failed or came too late."""
     stale: int
     """Groups that came too late."""
 
@@ -28,16 +33,20 @@ class StepFigures:
 class Measurement:
     """The newest steps with one number of workers; older ones are forgotten.
 
+    `groups_per_second` is that of the workers' own seconds, by Little's law: the steps of a pipeline come in
+    bursts, of which a few seconds by the clock say little.
+
     >>> step = {"wall_s": 2, "trainer_wait_s": 1, "worker_busy_s": 6, "worker_idle_s": 2, "stale": 0}
-    >>> some = Measurement(2)
+    >>> some = Measurement(workers=4, window_steps=2)
     >>> for _ in range(4):
     ...     some.add(StepFigures(**step, groups=4))
     >>> some.windows, some.groups_per_second, some.trainer_wait_share, some.idle_share
     (2, 2.0, 0.5, 0.25)
     """
 
+    workers: int
     window_steps: int
-    most_windows: int = 4
+    most_windows: int = 6
     steps: deque[StepFigures] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +73,7 @@ class Measurement:
 
     @property
     def groups_per_second(self) -> float:
-        return _ratio(self._sum("groups"), self._sum("wall_s"))
+        return _ratio(self.workers * self._sum("groups"), self._worker_seconds)
 
     @property
     def relative_error(self) -> float:
@@ -73,11 +82,11 @@ class Measurement:
         It is infinite where a single step, or no group, says nothing of the scatter.
         """
         count, groups = len(self.steps), self._sum("groups")
-        if count < 2 or groups <= 0:
+        if count < 2 or groups <= 0 or self._worker_seconds <= 0:
             return math.inf
-        seconds_per_group = self._sum("wall_s") / groups
-        squares = sum((one.wall_s - seconds_per_group * one.groups) ** 2 for one in self.steps)
-        return math.sqrt(squares / (count - 1) * count) / self._sum("wall_s")
+        each = self._worker_seconds / groups
+        squares = sum((one.worker_busy_s + one.worker_idle_s - each * one.groups) ** 2 for one in self.steps)
+        return math.sqrt(squares * count / (count - 1)) / self._worker_seconds
 
     @property
     def trainer_wait_share(self) -> float:
@@ -87,7 +96,7 @@ class Measurement:
     @property
     def idle_share(self) -> float:
         """The share of the workers' time in which they waited for the trainer."""
-        return _ratio(self._sum("worker_idle_s"), self._sum("worker_idle_s") + self._sum("worker_busy_s"))
+        return _ratio(self._sum("worker_idle_s"), self._worker_seconds)
 
     @property
     def stale_share(self) -> float:
@@ -113,12 +122,16 @@ class Measurement:
             "stale_share": self.stale_share,
         }
 
+    @property
+    def _worker_seconds(self) -> float:
+        return self._sum("worker_busy_s") + self._sum("worker_idle_s")
+
     def _sum(self, name: str) -> float:
         return float(sum(getattr(one, name) for one in self.steps))
 
 
 def is_worth_it(fewer: Measurement, more: Measurement, *, growth: float, last: bool) -> bool | None:
-    """Returns whether more workers give at least half of the throughput that their number promises; None
+    """Returns whether more workers give more than half of the throughput that their number promises; None
     while the measurements scatter too much to tell, unless this is the last word.
 
     growth: how many more they are, as a share: 0.125 for 18 workers beside 16.
@@ -126,9 +139,9 @@ def is_worth_it(fewer: Measurement, more: Measurement, *, growth: float, last: b
     if fewer.groups_per_second <= 0:
         return True
     surplus = more.groups_per_second / fewer.groups_per_second - 1 - growth / 2
-    if not last and abs(surplus) <= math.hypot(fewer.relative_error, more.relative_error):
+    if not last and abs(surplus) <= CERTAIN * math.hypot(fewer.relative_error, more.relative_error):
         return None
-    return surplus >= 0
+    return surplus > ROUNDING
 
 
 def _ratio(part: float, whole: float) -> float:

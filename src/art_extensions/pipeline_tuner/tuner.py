@@ -115,13 +115,14 @@ def _settings_of(numbers: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _figures(numbers: Mapping[str, float], before: Mapping[str, float]) -> StepFigures:
-    came = {name: int(numbers[name] - before[name]) for name in ("trained", "discarded", "stale")}
+    names = ("trained", "discarded", "stale", "pipeline/queued_groups")
+    came = {name: int(numbers[name] - before[name]) for name in names}
     return StepFigures(
         wall_s=numbers["time/step_wall_s"],
         trainer_wait_s=numbers["throughput/step_trainer_idle_s"],
         worker_busy_s=numbers["time/step_actor_s"],
         worker_idle_s=numbers["throughput/step_actor_idle_s"],
-        groups=came["trained"] + came["discarded"],
+        groups=came["trained"] + came["discarded"] + came["pipeline/queued_groups"],
         stale=came["stale"],
     )
 

@@ -3,7 +3,7 @@
 Two waits say what limits a pipeline. While the trainer waits for groups, more workers may help; while workers
 wait for the trainer, fewer are enough. Whether more workers do help (the engine may be saturated) is tried:
 
-    a try of more workers is kept if it gives at least half of the throughput that their number promises
+    a try of more workers is kept if it gives more than half of the throughput that their number promises
     what was not worth it is a ceiling, what was is a floor; between the two the search ends
 
 Each try raises the floor or lowers the ceiling, so the number of workers cannot swing for ever. Rollouts
@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 
 from art_extensions.pipeline_tuner.config import PipelineAutotuneConfig
-from art_extensions.pipeline_tuner.measurement import Measurement, StepFigures, is_worth_it
+from art_extensions.pipeline_tuner.measurement import ROUNDING, Measurement, StepFigures, is_worth_it
 
 WAIT_SHARE = 0.05
 """The share of its time that the trainer may wait for groups before more workers are tried."""
@@ -45,9 +45,11 @@ class WorkerSearch:
         self.best = workers
         self.floor, self.ceiling = 1, math.inf
         """Fewer were slower; more were no faster, or came too late."""
-        self.measurements = {workers: Measurement(config.window_steps)}
+        self.measurements = {workers: Measurement(workers, config.window_steps)}
         self.ended_window = False
         """Whether the newest step was the last of a window."""
+        self._left_stale: set[int] = set()
+        """Numbers that were left because groups came too late."""
         self._config = config
         self._steps_here = self._groups_here = 0
         self._rest, self._rests, self._best_before_rest = FIRST_REST, 0, workers
@@ -91,8 +93,12 @@ class WorkerSearch:
         return self._choose_next(most) or tried
 
     def _take_fewer_because_stale(self, here: Measurement) -> str:
-        self.best = self.best if self.workers > self.best else self._one_step_below(self.workers)
-        self.ceiling, self.floor = self.best, min(self.floor, self.best)
+        left = self.workers
+        self.best = self.best if left > self.best else self._one_step_below(left)
+        self.floor = min(self.floor, self.best)
+        if here.trainer_wait_share > WAIT_SHARE or left in self._left_stale:
+            self.ceiling = self.best  # otherwise the queue is at fault, which fewer workers empty once
+        self._left_stale.add(left)
         self._use(self.best)
         return (
             f"{here.stale_share:.0%} of the groups came too late, above "
@@ -115,6 +121,7 @@ class WorkerSearch:
             self.best = self.floor = more
         else:
             self.best = self.ceiling = fewer
+            self.floor = 1  # what a try of more workers has shown is tried once again from above
         self._use(self.best)
         return f"{more} workers train {gain:+.0%} groups a second, compared with {fewer}"
 
@@ -122,7 +129,7 @@ class WorkerSearch:
         """Uses another number, where the measurements of the best one ask for it; returns why."""
         known, step = self.measurements[self.best], self._config.worker_step
         waits = known.trainer_wait_share > WAIT_SHARE
-        spare = int(known.idle_share * self.best / step + 1e-9) * step
+        spare = int(known.idle_share * self.best / step + ROUNDING) * step
         if self.best > most >= 1:
             self.best, self.floor = int(most), min(self.floor, int(most))
             self._use(self.best)
@@ -156,6 +163,7 @@ class WorkerSearch:
             self._rest = 2 * self._rest if self.best == self._best_before_rest else FIRST_REST
             self._rests, self._best_before_rest = 0, self.best
             self.floor, self.ceiling = 1, math.inf
+            self._left_stale.clear()
 
     def _use(self, workers: int, *, anew: bool = False) -> None:
         """Goes to a number of workers. anew: what was measured there is forgotten."""
@@ -163,7 +171,7 @@ class WorkerSearch:
             self._steps_here = self._groups_here = 0
         self.workers = workers
         if anew or workers not in self.measurements:
-            self.measurements[workers] = Measurement(self._config.window_steps)
+            self.measurements[workers] = Measurement(workers, self._config.window_steps)
 
 
 def _gain(fewer: Measurement, more: Measurement) -> float:

@@ -23,20 +23,22 @@ class ModelledPipeline:
     """The number of workers from which on every fifth group comes too late."""
 
     @property
+    def trainer_takes(self) -> float:
+        """The workers whose groups keep the trainer busy."""
+        return self.rollout_s * self.batch / self.trainer_s
+
+    @property
     def best(self) -> float:
-        return min(self.saturated_by, self.rollout_s * self.batch / self.trainer_s)
+        return min(self.saturated_by, self.trainer_takes)
 
     def figures(self, workers: int, noise: float = 0.0, chance: random.Random | None = None) -> StepFigures:
-        """One step. noise: the relative standard deviation of its time, and of the trainer's wait in it."""
-        rate = min(workers, self.best) / self.rollout_s
-        wall = self.batch / rate
-        busy = min(workers, workers if workers > self.saturated_by else self.best)
-        if self.rollout_s * self.batch / self.trainer_s <= self.saturated_by:
-            busy = min(workers, self.best)
-        wait = wall - self.trainer_s
+        """One step. noise: the relative standard deviation of its time."""
+        wall = self.batch * self.rollout_s / min(workers, self.best)
         if chance is not None:
             wall *= max(0.1, chance.gauss(1, noise))
-            wait = max(0.0, wall - self.trainer_s)
+        # A saturated engine is slower, and keeps all workers busy.
+        busy = min(workers, self.trainer_takes) if self.trainer_takes <= self.saturated_by else workers
+        wait = max(0.0, wall - self.trainer_s)
         return StepFigures(
             wall_s=wall,
             trainer_wait_s=wait,

@@ -155,7 +155,7 @@ class PipelineOptions(LearningOptions, total=False):
     """
     pipeline: PipelineRuntimeConfig | None
     """A `PipelineRuntimeConfig`: workers, batch sizes and queue in one object, in place of their keywords."""
-    autotune: Any
+    autotune: Any | None
     """An `art.PipelineAutotuneConfig`: tunes `num_rollout_workers` while the run trains. None: it stays."""
     eval_step_0: bool | None
     """The older name of eval_at_start."""
