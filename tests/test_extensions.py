@@ -33,6 +33,7 @@ from art.extensions import (
     SANDBOX,
     SINK,
     STORE,
+    TUNER,
     WATCH,
     extension_points,
     load_extension,
@@ -76,6 +77,7 @@ def test_ours_come_through_the_door() -> None:
         RUNTIME,
         SANDBOX,
         STORE,
+        TUNER,
         WATCH,
     )
     found = {(kind, name): load_extension(kind, name) for kind in kinds for name in extension_points(kind)}

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from art.openai import Messages as Messages
     from art.openai import MessagesAndChoices as MessagesAndChoices
     from art.openai import Tools as Tools
+    from art.pipeline_tuner import PipelineAutotuneConfig as PipelineAutotuneConfig
     from art.process.interrupt import run as run
     from art.recording.scope import no_capture as no_capture
     from art.retrying import retry as retry
@@ -71,6 +72,7 @@ _HOME = {
     "Messages": "art.openai",
     "MessagesAndChoices": "art.openai",
     "Model": "art.model",
+    "PipelineAutotuneConfig": "art.pipeline_tuner",  # of an extension, so not in `__all__`
     "PipelineRuntimeConfig": "art.runs.pipeline.settings",
     "RemoteBackend": "art.client.backends.remote_backend",
     "ServerlessBackend": "art.client.backends.serverless_backend",
@@ -130,6 +132,7 @@ _ROOMS = frozenset(
         "model",
         "openai",
         "pipeline_trainer",
+        "pipeline_tuner",
         "preprocessing",
         "remote",
         "rewards",

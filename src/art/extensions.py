@@ -33,6 +33,8 @@
                  model's folder and each new row of its history
     reward       a reward by its name in `art.rewards`: a `Reward` (`art.rewards.reward`)
     runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
+    tuner        what changes a pipeline's numbers while it trains, by the name `pipeline`: a function of a
+                 `PipelineTrainer`, its model and its keywords that returns an `OnStep`, or None
     engine       what samples, by the name that `engine=` takes: an `EngineKind` (`art.engine.registry`)
 
 ART's own extensions, `art_extensions`, come through the same door. The core imports none of them.
@@ -72,6 +74,7 @@ RUNTIME = "runtime"
 SANDBOX = "sandbox"
 SINK = "sink"
 STORE = "store"
+TUNER = "tuner"
 WATCH = "watch"
 Tell = Callable[[str], object]
 """Is called with each line about the progress."""

@@ -18,7 +18,6 @@ from typing import NamedTuple
 _RANKS = "several processes train together with `server_options={'trainer': {'ranks': N}}` of LocalBackend"
 _METRICS = "`art.Model(report_metrics=[...])` chooses trackers, which get every metric by its own name"
 NEWER_NAMES: Mapping[str, str] = {
-    "PipelineAutotuneConfig": "give `PipelineTrainer` its numbers by `PipelineRuntimeConfig`",
     "MegatronRuntimeConfig": _RANKS,
     "MegatronTopologyConfig": _RANKS,
     "get_megatron_runtime_config": _RANKS,
@@ -101,6 +100,7 @@ _LOGGED = "art_extensions.compat.benchmarking"
 
 PATHS: Mapping[str, str | Names] = {
     "art.adapter_leases": "art_extensions.compat.adapter_leases",
+    "art.pipeline_tuner": "art_extensions.pipeline_tuner",
     "art.algorithms": names(
         "art.batch.algorithms.combine:check_algorithm resolve", "art.batch.algorithms.table:DEFAULT Row TABLE"
     ),

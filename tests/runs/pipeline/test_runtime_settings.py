@@ -38,7 +38,6 @@ def test_the_config_has_the_defaults_of_the_keywords() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "named"),
     [
-        ({"autotune": object()}, NotBuiltError, r"autotune=.*apply_pipeline_settings"),
         ({"rollout_executor": object()}, NotBuiltError, r"rollout_executor=.*rollout_fn"),
         ({"score_reference_groups_per_step": 4.0}, NotBuiltError, "groups_per_step=4"),
         ({"score_reference_rollouts_per_group": 4}, NotBuiltError, "rollouts_per_group=4"),

@@ -143,9 +143,7 @@ class PipelineOptions(LearningOptions, total=False):
     eval_at_start: Annotated[bool, Keyword(True)]
     """Evaluate before the first step."""
     save_checkpoint: Annotated[bool, Keyword(True)]
-    """Name the checkpoint in the result of each evaluated step. The server keeps every step's checkpoint
-    anyway.
-    """
+    """Name the checkpoint in the result of each evaluated step. The server keeps all checkpoints anyway."""
     checkpoint_retention_strategy: CheckpointRetentionStrategy | None
     """A function that returns the steps to keep, such as `keep_recent_and_top(recent=5, top=2)`. The newest
     step, steps that wait for an evaluation, and steps in use are kept in any case. None: keep all.
@@ -157,19 +155,15 @@ class PipelineOptions(LearningOptions, total=False):
     """
     pipeline: PipelineRuntimeConfig | None
     """A `PipelineRuntimeConfig`: workers, batch sizes and queue in one object, in place of their keywords."""
+    autotune: Any | None
+    """An `art.PipelineAutotuneConfig`: tunes `num_rollout_workers` while the run trains. None: it stays."""
     eval_step_0: bool | None
     """The older name of eval_at_start."""
 
 
 _NO_SCORE = "no score of the pipeline is computed; `throughput/` and `time/` have its speed"
-
-
 UNBUILT: Mapping[str, Refused] = MappingProxyType(
     {
-        "autotune": Refused(
-            neutral=(None,),
-            instead="choose the numbers yourself, or change them while it runs by apply_pipeline_settings",
-        ),
         "rollout_executor": Refused(
             neutral=(None,),
             instead="rollouts run in this program's event loop; start processes or threads in rollout_fn",
@@ -207,12 +201,8 @@ def pipeline_settings(options: Mapping[str, Any]) -> PipelineOptions:
         said |= runtime
     if said["eval_step_0"] is not None:
         said["eval_at_start"] = said["eval_step_0"]
-    for name, value in said.items():
-        if not KEYWORDS[name].fits(value):
-            raise _wrong_value_error(name, value, KEYWORDS[name].takes)
-    settings = cast(PipelineOptions, said)
-    _check_batch(settings)
-    return settings
+    _check_values(said)
+    return cast(PipelineOptions, said)
 
 
 def runtime_options(config: Any) -> dict[str, int | None]:
@@ -223,11 +213,14 @@ def runtime_options(config: Any) -> dict[str, int | None]:
         raise ConfigurationError(f"{config!r} is no art.PipelineRuntimeConfig")
     _refuse_unbuilt(config.model_dump())
     given = config.model_dump(exclude=set(UNBUILT))
-    for name, value in given.items():
-        if not KEYWORDS[name].fits(value):
-            raise _wrong_value_error(name, value, KEYWORDS[name].takes)
-    _check_batch(cast(PipelineOptions, given))
+    _check_values(given)
     return given
+
+
+def settings_metrics(settings: PipelineOptions) -> dict[str, float]:
+    """Returns the numbers of a `PipelineRuntimeConfig` for the row of a step."""
+    given = {name: settings.get(name) for name in PipelineRuntimeConfig.model_fields}
+    return {f"pipeline_settings/{name}": float(n) for name, n in given.items() if isinstance(n, int)}
 
 
 def _refuse_unbuilt(options: Mapping[str, Any]) -> None:
@@ -236,7 +229,10 @@ def _refuse_unbuilt(options: Mapping[str, Any]) -> None:
             raise NotBuiltError(f"PipelineTrainer({name}={value!r}) is not built yet: {refused.instead}")
 
 
-def _check_batch(settings: PipelineOptions) -> None:
+def _check_values(settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        if not KEYWORDS[name].fits(value):
+            raise _wrong_value_error(name, value, KEYWORDS[name].takes)
     most, least = settings["max_batch_size"], settings["min_batch_size"]
     if most is not None and most < least:
         raise _wrong_value_error("max_batch_size", most, f"at least min_batch_size = {least!r}")
@@ -248,8 +244,7 @@ def train_options(options: Mapping[str, Any], *, is_art_backend: bool) -> dict[s
     is_art_backend: the backend is one of this package; others are given no keyword that says nothing.
     """
     handed_on = {name: KEYWORDS[name].default for name in _HANDED_ON}
-    own = {*OWN, *UNBUILT}
-    chosen = {**handed_on, **{name: value for name, value in options.items() if name not in own}}
+    chosen = {**handed_on, **{name: options[name] for name in options if name not in {*OWN, *UNBUILT}}}
     if "algorithm" in options and chosen["loss_fn"] == "cispo":
         chosen["loss_fn"] = None
     return chosen if is_art_backend else {name: value for name, value in chosen.items() if value is not None}

@@ -16,13 +16,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from art.client.backends.older_backends import as_backend
 from art.client.options.declared_options import signed_with
 from art.errors import ConfigurationError
+from art.extensions import TUNER, load_extension
 from art.process.files import make_private_folder, take_lock
 from art.runs.pipeline.batch import BatchCollector
 from art.runs.pipeline.checkpoints import Evaluations, apply_retention
@@ -46,6 +47,7 @@ from art.runs.pipeline.settings import (
     pipeline_settings,
     queue_size,
     runtime_options,
+    settings_metrics,
     train_options,
 )
 from art.runs.pipeline.status import Status, StatusReporter
@@ -123,6 +125,10 @@ OUTCOME_WORDS: Mapping[ScenarioOutcome, str] = {
 }
 
 
+OnStep = Callable[[Mapping[str, float]], Awaitable[None]]
+"""Is called after each step with the numbers of its row and, by `OUTCOME_WORDS`, the run's groups so far."""
+
+
 class PipelineRun:
     """One run, from `open` to the end of `train`; used once."""
 
@@ -135,10 +141,11 @@ class PipelineRun:
         options: Mapping[str, Any],
         is_art_backend: bool,
         needs_spread: bool,
+        on_step: OnStep | None,
     ) -> None:
         """options: keywords of `backend.train`. is_art_backend: one of this package, which knows jobs."""
         self._model, self._backend, self._settings = model, backend, settings
-        self._needs_spread = needs_spread
+        self._needs_spread, self._on_step = needs_spread, on_step
         self._pace = RolloutPace(lambda: most_under_way(settings), batch=lambda: settings["min_batch_size"])
         self._queue: asyncio.Queue[FinishedGroup | None] = asyncio.Queue()
         """Unbounded: `queue_size`, which may change, bounds what the workers put there."""
@@ -247,9 +254,12 @@ class PipelineRun:
                 "throughput/step_actor_idle_s": workers.idle_s - idle,
                 "pipeline/running_groups": float(workers.running),
                 "pipeline/queued_groups": float(self._queue.qsize()),
+                **settings_metrics(self._settings),
             }
             await self._steps.log(batch, result, metrics)
             await self._finish_step(result.step, evaluations)
+            if self._on_step is not None:
+                await self._on_step(dict(metrics, **self._state.outcomes))
         if collector.exhausted:
             collector.tell_end(self._model.name, self._state.training_step)
         self._log_end("groups without a gradient" if collector.exhausted else None)
@@ -333,9 +343,8 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
     rollout_fn(model, scenario, config) gives one group (`make_group_rollout_fn` makes it of a function of one
     rollout); scenarios is an iterable or an async iterator of dicts, the same one in every run of a model;
     eval_fn(model, step, config) gives trajectories, or a dict of splits. Every request gets the newest
-    adapter and ends on it. `PipelineOptions` declares the keywords, and
-    `docs/guides/asynchronous-training.md` has the numbers
-    and their effects; a backend of another kind is given further keywords of its `train` as they are.
+    adapter and ends on it. `PipelineOptions` declares the keywords; a backend of another kind is given
+    further keywords of its `train` as they are.
 
     Raises ConfigurationError (a ValueError) for a number out of its range, and for an option of `train` that
     is unknown, cannot act or does not fit another.
@@ -363,6 +372,8 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
         if self._settings["checkpoint_retention_strategy"] is not None and not self._is_art_backend:
             raise _lists_no_checkpoints(backend)
         self._run: PipelineRun | None = None
+        tuned = options.get("autotune") is not None
+        self._on_step = load_extension(TUNER, "pipeline")(self, model, options) if tuned else None
 
     async def train(self, *, handle_signals: bool = True) -> None:
         """Run until the scenarios or `max_steps` end, or `request_stop` is called.
@@ -391,6 +402,7 @@ class PipelineTrainer(Generic[ScenarioT, ConfigT]):
             options=self._options,
             is_art_backend=self._is_art_backend,
             needs_spread=self._needs_spread,
+            on_step=self._on_step,
         )
         watched = stopping_on_signals(self.request_stop) if handle_signals else contextlib.nullcontext()
         try:
