@@ -7,8 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict, Unpack, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    TypedDict,
+    Unpack,
+    cast,
+    runtime_checkable,
+)
 
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import TrainResult, TrainSFTConfig, Verbosity
@@ -239,7 +250,7 @@ class Backend(Protocol):
     `_model_inference_name(model, step)`, `_get_step(model)`,
     `_delete_checkpoint_files(model, steps_to_keep)`, `_prepare_backend_for_training(model, config)`, and
     `_train_model` and `_train_sft`, which yield dicts of metrics. A backend of a program's own
-    may have only those: `model.register` takes it as it is (`art.client.backends.older_backends`).
+    may have only those: `model.register` takes it as it is (`as_backend`).
 
     `model` is Any, so that a backend may ask for `art.TrainableModel` or for what it needs of one.
     """
@@ -280,3 +291,16 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Releases all resources of the backend."""
+
+
+_METHODS = ("register", "train", "train_sft", "get_step", "delete_checkpoints", "openai_client", "close")
+
+
+def as_backend(backend: Any) -> Backend:
+    """Returns the backend itself where it has all methods; otherwise a face with them, for a backend that a
+    program brings in the style of older releases.
+    """
+    if all(hasattr(backend, name) for name in _METHODS):
+        return cast("Backend", backend)
+    face: Backend = import_module("art_extensions.compat.foreign_backend").ForeignBackend(backend)
+    return face

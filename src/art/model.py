@@ -20,7 +20,7 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SerializationInfo, field_serializer
 from typing_extensions import TypeVar, deprecated
 
-from art.client.backends.older_backends import as_backend
+from art.backend import as_backend
 from art.client.pinned_steps import name_of_step
 from art.errors import ConfigurationError, NotRegisteredError, did_you_mean
 from art.process.imports import import_lock

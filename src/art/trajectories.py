@@ -7,6 +7,7 @@ whatever happens to its siblings.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import traceback as tracebacks
 import warnings
@@ -23,6 +24,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    FiniteFloat,
     PrivateAttr,
     SerializeAsAny,
     SerializerFunctionWrapHandler,
@@ -59,6 +61,7 @@ from art.types import (
     no_trajectory,
     rollout_html,
     rollout_line,
+    sample_id,
     sampled_step,
     text_of_content,
 )
@@ -116,6 +119,10 @@ class Trajectory(BaseModel):
     reward: float | Unscored = 0.0
     initial_policy_version: int | None = None
     final_policy_version: int | None = None
+    turn_rewards: dict[str, FiniteFloat] = {}
+    """Sample -> the reward of its turn, beside `reward`; `reward_turn` adds to it."""
+    turn_states: dict[str, str] = {}
+    """Sample -> the environment's name of the state before its turn."""
     metrics: dict[str, float | int | bool] = {}
     metadata: dict[str, MetadataValue] = {}
     logs: list[str] = []
@@ -210,6 +217,25 @@ class Trajectory(BaseModel):
         histories: list[Trajectory | History] = [self, *self.additional_histories]
         for history in histories:
             yield from (item for item in history.messages_and_choices if is_choice(item))
+
+    def reward_turn(self, turn: Any, reward: float, *, state: str | None = None) -> None:
+        """Adds a reward of one turn; algorithms of turns use it (`art algorithms`).
+
+        turn: a `Choice`, or the index of one in `messages_and_choices` (-1: the newest). state: what the
+        environment calls the state before the turn; turns in one state are compared. Raises:
+        ConfigurationError for a turn that was not sampled and a reward that is not finite.
+        """
+        turns = self.messages_and_choices
+        is_index = isinstance(turn, int) and -len(turns) <= turn < len(turns)
+        choice: Any = turns[turn] if is_index else turn
+        sample = sample_id(choice) if is_choice(choice) else None
+        if sample is None:
+            raise ConfigurationError(f"reward_turn({turn!r:.100}): no turn that ART's server sampled")
+        if not math.isfinite(as_number("reward", reward)):
+            raise ConfigurationError(f"reward_turn(..., {reward!r}): a reward is a finite number")
+        self.turn_rewards[sample] = self.turn_rewards.get(sample, 0.0) + float(reward)
+        if state is not None:
+            self.turn_states[sample] = state
 
     def model_copy(
         self,

@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 
 import art
-from art.client.requests.train_request import (
+from art.client.requests.train_outcome import (
     DivergenceWatch,
-    train_groups,
     warn_context_only,
     warn_identical,
     warn_one_seed,
     warn_rate,
     warn_untrained,
 )
+from art.client.requests.train_request import train_groups
 from art.types import TrainConfig
 from art.wire.jobs import IDENTICAL, ONE_SEED_GROUPS, BalanceSheet, TrainResultInfo
 from art.wire.rollout_record import ContextRow, SheetRow

@@ -141,11 +141,21 @@ def balanced(value: Advantage, balance: float) -> Advantage:
     return scaled if scaled.ndim else float(scaled)
 
 
+def normalize(values_G: Array, spec: AdvantageSpec) -> Array:
+    """Returns (value - mean) / (std + 1e-6)."""
+    residue_G, scale = _scaled_residues(values_G)
+    return residue_G / (_std(residue_G, spec) + STD_EPSILON / scale)
+
+
+def leave_one_out(values_G: Array) -> Array:
+    """Returns value - mean of the others; 0 for one alone."""
+    # r - (sum - r) / (G - 1) = (r - mean) G / (G - 1)
+    residue_G, scale = _scaled_residues(values_G)
+    return residue_G * scale * (len(residue_G) / max(1, len(residue_G) - 1))
+
+
 def _group(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
-    return [
-        residue_G / (_std(residue_G, spec) + STD_EPSILON / scale)
-        for residue_G, scale in map(_scaled_residues, rewards)
-    ]
+    return [normalize(rewards_G, spec) for rewards_G in rewards]
 
 
 def _centered(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
@@ -153,11 +163,7 @@ def _centered(rewards: Sequence[Array], lengths: Sequence[Array], spec: Advantag
 
 
 def _rloo(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:
-    # r - (sum - r) / (G - 1) = (r - mean) G / (G - 1)
-    return [
-        residue_G * scale * (len(residue_G) / max(1, len(residue_G) - 1))
-        for residue_G, scale in map(_scaled_residues, rewards)
-    ]
+    return [leave_one_out(rewards_G) for rewards_G in rewards]
 
 
 def _maxrl(rewards: Sequence[Array], lengths: Sequence[Array], spec: AdvantageSpec) -> list[Array]:

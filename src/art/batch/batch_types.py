@@ -80,6 +80,10 @@ class RolloutRow:
     """Sampled too many steps ago to be trained. Its reward counts in its group's statistics."""
     damaged: bool = False
     """Some of its samples cannot be read any more, and are not among `samples`. Its reward counts."""
+    turn_rewards: Mapping[str, float] = field(default_factory=dict)
+    """Sample -> the reward of its turn."""
+    turn_states: Mapping[str, str] = field(default_factory=dict)
+    """Sample -> the name of the state before it; without one, its prompt is its state."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

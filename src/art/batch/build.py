@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from art.batch.advantages import BY_TRAINER, RESIDUE, Advantage, advantages
+from art.batch.advantages import BY_TRAINER, RESIDUE, Advantage, advantages, balanced
 from art.batch.aggregation import Weighed, trains_without_advantage, weigh
 from art.batch.algorithms.facts import reshaped_by_trainer
 from art.batch.balance_sheet import CONTEXT, UNTRAINABLE, SheetAccount, check_balance
@@ -33,8 +33,9 @@ from art.batch.batch_types import (
 )
 from art.batch.checked_rollouts import CheckedRollout, check_rollouts
 from art.batch.token_tree import build_tree
+from art.batch.turn_advantages import ESTIMATORS, TurnedRollout, turn_advantages
 from art.errors import ConfigurationError
-from art.wire.algorithm import Algorithm
+from art.wire.algorithm import AdvantageSpec, Algorithm
 from art.wire.jobs import IDENTICAL
 from art.wire.samples import split_candidates
 from art.wire.training import PLAIN_SAMPLING, SamplingSpec
@@ -232,11 +233,7 @@ def _judge(
     rollouts: Sequence[Sequence[CheckedRollout]], algorithm: Algorithm, account: SheetAccount
 ) -> list[_Judged]:
     """The rollouts that are trained or count; the others are booked."""
-    values = advantages(
-        [[one.reward for one in rollouts_G] for rollouts_G in rollouts],
-        [[one.trainable_tokens for one in rollouts_G] for rollouts_G in rollouts],
-        algorithm.advantage,
-    )
+    values = _advantages(rollouts, algorithm)
     keep_all = trains_without_advantage(algorithm)
     if algorithm.masked == "drop":
         # As good as the mean of all may be better than the mean of the kept.
@@ -259,6 +256,62 @@ def _judge(
                 account.book("zero_advantage", rollouts=1, tokens=rollout.tokens)
             judged.append(_Judged(rollout=rollout, advantage=value, trained=trained))
     return judged
+
+
+def _advantages(
+    rollouts: Sequence[Sequence[CheckedRollout]], algorithm: Algorithm
+) -> Sequence[Sequence[Advantage | None]]:
+    if algorithm.advantage.kind in ESTIMATORS:
+        return turn_values(rollouts, algorithm.advantage)
+    named = next((one.row.rollout for group in rollouts for one in group if one.row.turn_rewards), None)
+    if named is not None:
+        raise ConfigurationError(
+            f"Rollout {named!r} has rewards of turns, which advantages {algorithm.advantage.kind!r} ignore: "
+            f"choose an algorithm of turns ({', '.join(ESTIMATORS)}), or add them to the rollout's reward."
+        )
+    return advantages(
+        [[one.reward for one in rollouts_G] for rollouts_G in rollouts],
+        [[one.trainable_tokens for one in rollouts_G] for rollouts_G in rollouts],
+        algorithm.advantage,
+    )
+
+
+def turn_values(
+    rollouts: Sequence[Sequence[CheckedRollout]], spec: AdvantageSpec
+) -> list[list[Advantage | None]]:
+    """Returns the advantages of turns, one number for each token of the samples that can be trained."""
+    turned = [[_turns(one) for one in rollouts_G] for rollouts_G in rollouts]
+    found: list[list[Advantage | None]] = []
+    for rollouts_G, values_G in zip(rollouts, turn_advantages(turned, spec), strict=True):
+        found.append([])
+        for rollout, value_K in zip(rollouts_G, values_G, strict=True):
+            if value_K is None:
+                found[-1].append(None)
+                continue
+            of_sample = dict(zip((id(row) for row in rollout.row.samples), value_K.tolist(), strict=True))
+            pieces = [np.full(len(row.completion_ids), of_sample[id(row)]) for row in rollout.samples]
+            found[-1].append(balanced(np.concatenate([np.zeros(0), *pieces]), spec.balance))
+    return found
+
+
+def _turns(rollout: CheckedRollout) -> TurnedRollout | None:
+    row = rollout.row
+    if rollout.reward is None:
+        return None
+    prompts = [np.asarray(sample.prompt_ids, np.int64).tobytes() for sample in row.samples]
+    ends = [
+        prompt + np.asarray(sample.completion_ids, np.int64).tobytes()
+        for prompt, sample in zip(prompts, row.samples, strict=True)
+    ]
+    return TurnedRollout(
+        reward=rollout.reward,
+        rewards_K=np.array([row.turn_rewards.get(sample.sample_id, 0.0) for sample in row.samples]),
+        states=[
+            row.turn_states.get(sample.sample_id, prompt)
+            for sample, prompt in zip(row.samples, prompts, strict=True)
+        ],
+        ends=ends,
+    )
 
 
 def _identical(judged: Sequence[_Judged], algorithm: Algorithm) -> dict[str, float]:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from uuid import uuid4
 
-from art.client.backends.older_backends import as_backend
+from art.backend import as_backend
 from art.runs.folder import TRAINED, Row, RunFolder, StepUnderWay
 from art.tracking.step_log import StepLog
 from art.trajectories import TrajectoryGroup

@@ -31,7 +31,18 @@ Estimator = Literal[
     "gae",
     "distillation",
     "none",
+    "turn_return",
+    "turn_rloo",
+    "state_rloo",
+    "progress",
+    "gigpo",
+    "mt_grpo",
+    "turn_tree",
 ]
+OF_TURNS: frozenset[Estimator] = frozenset(
+    {"turn_return", "turn_rloo", "state_rloo", "progress", "gigpo", "mt_grpo", "turn_tree"}
+)
+"""Estimators that give each turn an advantage of its own, from the rewards of turns."""
 RatioLevel = Literal["token", "sequence", "geometric", "average", "geometric_average"]
 
 
@@ -42,11 +53,13 @@ class AdvantageSpec(Strict):
     """group: (r - mean) / (std + 1e-6). centered: r - mean. batch_std: (r - mean) / std of the batch.
     rloo: r - mean of the others. maxrl: (r - mean) / (mean + 1e-6). reinforce++: r whitened over the
     batch's tokens. reinforce++_baseline: r - mean, then whitened. reward: r itself. gae: from a critic.
-    distillation: teacher's logprob - policy's. none: 1 (supervised)."""
+    distillation: teacher's logprob - policy's. none: 1 (supervised). Of each turn, from the rewards of turns
+    (`art.batch.turn_advantages` has them): turn_return, turn_rloo, state_rloo, progress, gigpo, mt_grpo,
+    turn_tree."""
     std: Literal["population", "sample"] = "population"
     """Divide by G, or by G - 1."""
     gamma: float = Field(default=1.0, gt=0, le=1)
-    """gae, reinforce++: discount per sampled token."""
+    """gae, reinforce++: discount per sampled token. Estimators of turns: per turn."""
     lam: float = Field(default=1.0, ge=0, le=1)
     """gae: the lambda of generalised advantage estimation."""
     balance: float = Field(default=0.0, ge=-1, le=1)

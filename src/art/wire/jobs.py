@@ -44,6 +44,10 @@ class TrainTrajectory(Strict):
     unscored_reason: str | None = None
     samples: list[str]
     """Sample ids of the main history, then of each additional history."""
+    turn_rewards: dict[str, FiniteFloat] = Field(default_factory=dict)
+    """Sample -> the reward of its turn, beside that of the rollout."""
+    turn_states: dict[str, str] = Field(default_factory=dict)
+    """Sample -> the environment's name of the state that it was sampled in; without one, its prompt's ids."""
     given: list[GivenHistory] = Field(default_factory=list)
     """All histories with their messages, where what was not sampled is trained too."""
     notes: RolloutNotes = RolloutNotes()

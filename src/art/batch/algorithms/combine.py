@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from art.batch.algorithms.facts import TOKEN_CORRECTIONS, LossFacts, loss_facts, update_count
 from art.batch.algorithms.table import DEFAULT, find_row, spelling_hint
 from art.errors import ConfigurationError
-from art.wire.algorithm import Algorithm, MismatchSpec
+from art.wire.algorithm import OF_TURNS, Algorithm, MismatchSpec
 from art.wire.nested import deep_merge
 from art.wire.records import first_flaw
 
@@ -86,14 +86,17 @@ def _credit(a: Algorithm) -> Iterator[str]:
         yield "Advantages 'distillation' need a teacher: add teacher={'kind': 'base'}, 'step' or 'server'."
     if a.teacher is not None and kind != "distillation":
         yield f"A teacher is only asked by advantages 'distillation', not by {kind!r}: leave it out."
-    if spec.gamma != 1 and kind not in ("gae", "reinforce++"):
-        yield f"gamma {spec.gamma!r} acts on advantages 'gae' and 'reinforce++', not on {kind!r}."
+    of_turns = kind in OF_TURNS
+    if spec.gamma != 1 and kind not in ("gae", "reinforce++") and not of_turns:
+        yield f"gamma {spec.gamma!r} acts on advantages 'gae', 'reinforce++' and of turns, not on {kind!r}."
+    if of_turns and a.kl is not None and a.kl.place == "reward":
+        yield f"A KL in the reward is not taken off the rewards of turns, which advantages {kind!r} take."
     if spec.lam != 1 and kind != "gae":
         yield f"lam {spec.lam!r} acts on advantages 'gae', not on {kind!r}."
     if a.overlong is not None and kind in ("distillation", "none"):
         yield f"The punishment of length (overlong) changes rewards, and advantages {kind!r} take none."
     to_go = kind == "reinforce++" and a.kl is not None and a.kl.place == "reward"
-    by_token = kind in ("gae", "distillation") or spec.gamma != 1 or to_go
+    by_token = of_turns or kind in ("gae", "distillation") or spec.gamma != 1 or to_go
     if by_token and a.ratio != "token" and a.loss.name != "cispo":
         yield (
             f"Advantages {kind!r} differ from token to token, and the ratio {a.ratio!r} of loss "

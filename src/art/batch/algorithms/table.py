@@ -31,6 +31,9 @@ DEFAULT = "art"
 """What trains where no algorithm is named: the objective of the older releases, so that their programs learn
 in the same direction."""
 CLIP = LossSpec(name="ppo", params={"epsilon": 0.2, "epsilon_high": 0.2})
+_OF_TURNS: Mapping[str, Any] = MappingProxyType(
+    {"loss": LossSpec(name="importance_sampling"), "zero_advantage": "count", "aggregation": TOKEN_MEAN}
+)
 CISPO = LossSpec(name="cispo", params={"epsilon": 1.0, "epsilon_high": 4.0})
 
 
@@ -240,6 +243,62 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 updates=UpdatesSpec(minibatches=4),
                 critic=CriticSpec(),
                 aggregation=TOKEN_MEAN,
+            ),
+            _row(
+                "turn_return",
+                "Each turn learns from what it and the later turns earn. Unbiased.",
+                "Williams, 1992",
+                advantage=AdvantageSpec(kind="turn_return"),
+                **_OF_TURNS,
+            ),
+            _row(
+                "turn_rloo",
+                "What a turn and the later ones earn, less that of the others at that turn. Unbiased.",
+                "2402.14740",
+                advantage=AdvantageSpec(kind="turn_rloo"),
+                **_OF_TURNS,
+            ),
+            _row(
+                "state_rloo",
+                "What a turn and the later ones earn, less that of the others in that state. Unbiased.",
+                "2402.14740",
+                "2505.10978",
+                advantage=AdvantageSpec(kind="state_rloo"),
+                **_OF_TURNS,
+            ),
+            _row(
+                "progress",
+                "Rewards of turns are values of states: each turn earns their rise. Unbiased.",
+                "Ng, Harada and Russell, 1999",
+                advantage=AdvantageSpec(kind="progress"),
+                **_OF_TURNS,
+            ),
+            _row(
+                "gigpo",
+                "Normalised rewards of rollouts, and of turns in one state. Biased.",
+                "2505.10978",
+                advantage=AdvantageSpec(kind="gigpo", gamma=0.95),
+                loss=CLIP,
+                aggregation=SEQUENCE_MEAN,
+                zero_advantage="count",
+            ),
+            _row(
+                "mt_grpo",
+                "Normalised rewards of rollouts, and of turns at one place. Biased.",
+                "2505.11821",
+                advantage=AdvantageSpec(kind="mt_grpo"),
+                loss=CLIP,
+                aggregation=SEQUENCE_MEAN,
+                zero_advantage="count",
+            ),
+            _row(
+                "turn_tree",
+                "A turn earns the rise of the mean reward below it in the tree of rollouts. Biased.",
+                "2505.23564",
+                advantage=AdvantageSpec(kind="turn_tree"),
+                loss=CLIP,
+                aggregation=SEQUENCE_MEAN,
+                zero_advantage="count",
             ),
             _row(
                 "distillation",

@@ -18,20 +18,17 @@ from art.client.options.train_options import KEYWORDS, refuse_unknown_keywords, 
 from art.client.pinned_steps import PinnedStep, name_of_step, pinned
 from art.client.requests.jobs import JobDeadlines, follow_job, run_job
 from art.client.requests.registration import ServerConfig, register_model, register_request, server_config
-from art.client.requests.train_request import (
+from art.client.requests.train_outcome import (
     DivergenceWatch,
-    check_any_trajectory,
     check_rollouts,
     check_sheet,
-    job_request,
-    train_groups,
     warn_context_only,
-    warn_edited,
     warn_identical,
     warn_one_seed,
     warn_rate,
     warn_untrained,
 )
+from art.client.requests.train_request import check_any_trajectory, job_request, train_groups, warn_edited
 from art.client.sft import sft_request as sft
 from art.compat.deferred_method import DeferredMethod
 from art.errors import ARTError, ConfigurationError, NotFoundError

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
-from art.client.backends.older_backends import as_backend
+from art.backend import as_backend
 from art.client.options.declared_options import signed_with
 from art.errors import ConfigurationError
 from art.extensions import TUNER, load_extension

@@ -13,15 +13,8 @@ from art.types import TrainConfig, TrainResult, TrainSFTConfig
 if TYPE_CHECKING:
     import openai
 
-    from art.backend import AnyModel, AnyTrainableModel, Backend, SftExample
+    from art.backend import AnyModel, AnyTrainableModel, SftExample
     from art.trajectories import TrajectoryGroup
-
-PUBLIC = ("register", "train", "train_sft", "get_step", "delete_checkpoints", "openai_client", "close")
-
-
-def as_backend(backend: Any) -> Backend:
-    """The backend itself where it has all the names of ours; otherwise a face with them."""
-    return backend if all(hasattr(backend, name) for name in PUBLIC) else ForeignBackend(backend)
 
 
 class ForeignBackend:

@@ -1,0 +1,165 @@
+"""The expected gradient of each estimator of turns, by enumeration, beside the exact policy gradient.
+
+Three small tasks, each with a policy that has a logit for every action in every state. All trajectories are
+enumerated with their probabilities, then all groups of two and of three of them: what an estimator gives on
+average is a sum, not a sample. An unbiased estimator equals the exact gradient to rounding.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from art.batch.advantages import advantages
+from art.batch.turn_advantages import ESTIMATORS, TurnedRollout, turn_advantages
+from art.wire.algorithm import AdvantageSpec
+
+UNBIASED = ("turn_return", "turn_rloo", "state_rloo", "progress")
+
+
+@dataclass(frozen=True)
+class Path:
+    """One trajectory: states, actions, rewards of turns, the reward at its end."""
+
+    states: tuple[str, ...]
+    actions: tuple[int, ...]
+    rewards: tuple[float, ...]
+    final: float
+    chance: float
+    """Of what the task does; the policy's own is apart."""
+
+
+def bandit_with_a_stop() -> Iterator[Path]:
+    """Up to three pulls; action 0 stops. The third pull pays most."""
+    for pulls in range(4):
+        stops = pulls < 3
+        actions = (1,) * pulls + ((0,) if stops else ())
+        rewards = tuple((0.1, 0.2, 1.0)[k] for k in range(pulls)) + ((0.0,) if stops else ())
+        yield Path(tuple(f"pull{k}" for k in range(len(actions))), actions, rewards, 0.0, 1.0)
+
+
+def key_and_door() -> Iterator[Path]:
+    """Take the key or not, walk, open the door or not: it opens with the key alone."""
+    for key, walk, tries in itertools.product((0, 1), repeat=3):
+        states = ("room1", f"hall-key{key}", f"door-key{key}")
+        yield Path(states, (key, walk, tries), (0.0, -0.1 * walk, 0.0), float(key and tries), 1.0)
+
+
+def noisy_two_steps() -> Iterator[Path]:
+    """The first action pays by a coin, the second one decides in which of two states the coin left."""
+    for first, coin, second in itertools.product((0, 1), repeat=3):
+        chance = 0.8 if coin == first else 0.2
+        states = ("start", f"side{coin}")
+        yield Path(states, (first, second), (0.5 * coin, 0.0), float(second == coin) * (1 + coin), chance)
+
+
+TASKS = {"bandit": bandit_with_a_stop, "key": key_and_door, "noisy": noisy_two_steps}
+
+
+class Policy:
+    """A softmax policy with two actions in each state, away from uniform."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.states = sorted({state for path in paths for state in path.states})
+        rng = np.random.default_rng(3)
+        self.logits = rng.normal(0, 0.7, (len(self.states), 2))
+        self.probabilities = np.exp(self.logits) / np.exp(self.logits).sum(1, keepdims=True)
+
+    def chance(self, path: Path) -> float:
+        at = [self.states.index(state) for state in path.states]
+        return path.chance * math.prod(
+            self.probabilities[s, a] for s, a in zip(at, path.actions, strict=True)
+        )
+
+    def score(self, path: Path, k: int) -> np.ndarray[Any, Any]:
+        """The gradient of the log-probability of turn k."""
+        gradient = np.zeros_like(self.logits)
+        state = self.states.index(path.states[k])
+        gradient[state] = -self.probabilities[state]
+        gradient[state, path.actions[k]] += 1
+        return gradient
+
+
+def rollout(path: Path) -> TurnedRollout:
+    """States are those of the task; what is after a turn is the next one, or the end with what led there."""
+    ends = (*path.states[1:], f"end{path.states[-1]}{path.actions[-1]}{path.final}")
+    return TurnedRollout(reward=path.final, rewards_K=np.array(path.rewards), states=path.states, ends=ends)
+
+
+def exact_gradient(paths: Sequence[Path], policy: Policy, kind: str) -> np.ndarray[Any, Any]:
+    """Rewards of turns that are values of states (`progress`) are no part of what is to be won."""
+    return sum(
+        policy.chance(path)
+        * (path.final + (0 if kind == "progress" else sum(path.rewards)))
+        * policy.score(path, k)
+        for path in paths
+        for k in range(len(path.states))
+    )
+
+
+def expected_gradient(
+    paths: Sequence[Path], policy: Policy, size: int, spec: AdvantageSpec
+) -> np.ndarray[Any, Any]:
+    total = np.zeros_like(policy.logits)
+    for group in itertools.product(paths, repeat=size):
+        chance = math.prod(policy.chance(path) for path in group)
+        (values,) = turn_advantages([[rollout(path) for path in group]], spec)
+        for path, value in zip(group, values, strict=True):
+            assert value is not None
+            for k, one in enumerate(value):
+                total += chance / size * one * policy.score(path, k)
+    return total
+
+
+def bias(task: str, kind: Any, size: int) -> float:
+    """The distance of the expected gradient from the exact one, as a share of the exact one's length."""
+    paths = list(TASKS[task]())
+    policy = Policy(paths)
+    assert sum(map(policy.chance, paths)) == pytest.approx(1)
+    exact = exact_gradient(paths, policy, kind)
+    found = expected_gradient(paths, policy, size, AdvantageSpec(kind=kind))
+    return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("kind", UNBIASED)
+@pytest.mark.parametrize("task", TASKS)
+def test_the_unbiased_are_exact(task: str, kind: str, size: int) -> None:
+    if task == "bandit" and kind == "progress":
+        task = "key"  # the bandit has no reward at its end
+    assert bias(task, kind, size) < 1e-12
+
+
+@pytest.mark.parametrize("kind", sorted(ESTIMATORS.keys() - {*UNBIASED}))
+def test_the_biased_are_not(kind: str) -> None:
+    found = {task: bias(task, kind, 3) for task in TASKS}
+    assert max(found.values()) > 0.02, found
+
+
+def test_of_one_turn_they_are_those_of_whole_rollouts() -> None:
+    rng = np.random.default_rng(0)
+    rewards = [float(one) for one in rng.normal(size=7)]
+    group = [
+        TurnedRollout(reward=one, rewards_K=np.zeros(1), states=["s"], ends=[f"e{n}"])
+        for n, one in enumerate(rewards)
+    ]
+    (whole,) = advantages([rewards], [[1] * 7], AdvantageSpec(kind="rloo"))
+    (turns,) = turn_advantages([group], AdvantageSpec(kind="turn_rloo"))
+    assert [float(one[0]) for one in turns if one is not None] == whole
+    (states,) = turn_advantages([group], AdvantageSpec(kind="state_rloo"))
+    assert np.allclose([one[0] for one in states if one is not None], whole, rtol=0, atol=1e-15)
+    (normal,) = advantages([rewards], [[1] * 7], AdvantageSpec(kind="group"))
+    (gigpo,) = turn_advantages([group], AdvantageSpec(kind="gigpo"))
+    assert [float(one[0]) for one in gigpo if one is not None] == [2 * one for one in normal]
+
+
+def test_a_discount_counts_turns() -> None:
+    one = TurnedRollout(reward=1.0, rewards_K=np.array([0.0, 2.0, 0.0]), states="abc", ends="bcd")
+    (values,) = turn_advantages([[one]], AdvantageSpec(kind="turn_return", gamma=0.5))
+    assert values[0] is not None and values[0].tolist() == [1.25, 2.5, 1.0]

@@ -1,0 +1,96 @@
+"""Rewards of turns: from the program to the entries that are trained, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from openai.types.chat.chat_completion import Choice
+
+import art
+from art.batch.algorithms import resolve
+from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
+from art.client.requests.train_request import train_groups
+from art.errors import ConfigurationError
+
+ASK = {"role": "user", "content": "hello"}
+
+
+def choice(sample: str | None) -> Choice:
+    fields: dict[str, Any] = {} if sample is None else {"sample_id": sample}
+    message = {"role": "assistant", "content": "hi"}
+    return Choice.model_validate({"index": 0, "finish_reason": "stop", "message": message, **fields})
+
+
+def test_a_turn_is_named_by_its_choice_or_its_place() -> None:
+    first, second = choice("s1"), choice("s2")
+    trajectory = art.Trajectory(messages_and_choices=[ASK, first, ASK, second], reward=1.0)
+    trajectory.reward_turn(first, 0.5, state="hall")
+    trajectory.reward_turn(-1, 0.25)
+    trajectory.reward_turn(3, 0.25)
+    assert trajectory.turn_rewards == {"s1": 0.5, "s2": 0.5} and trajectory.turn_states == {"s1": "hall"}
+    (group,) = train_groups([art.TrajectoryGroup([trajectory])])
+    assert group.trajectories[0].turn_rewards == trajectory.turn_rewards
+    assert group.trajectories[0].turn_states == {"s1": "hall"}
+    again = art.Trajectory.model_validate_json(trajectory.model_dump_json())
+    assert again.turn_rewards == trajectory.turn_rewards
+
+
+@pytest.mark.parametrize("turn", [0, 7, -9, "s1", None, choice(None)])
+def test_a_turn_that_was_not_sampled_has_no_reward(turn: Any) -> None:
+    trajectory = art.Trajectory(messages_and_choices=[ASK, choice("s1")])
+    with pytest.raises(ConfigurationError, match="no turn that ART's server sampled"):
+        trajectory.reward_turn(turn, 1.0)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "good", None])
+def test_a_reward_of_a_turn_is_a_finite_number(reward: Any) -> None:
+    trajectory = art.Trajectory(messages_and_choices=[ASK, choice("s1")])
+    with pytest.raises(ConfigurationError):
+        trajectory.reward_turn(1, reward)
+    assert trajectory.turn_rewards == {}
+
+
+def test_a_turn_of_another_rollout_is_refused_before_anything_is_sent() -> None:
+    trajectory = art.Trajectory(messages_and_choices=[ASK, choice("s1")], turn_rewards={"s9": 1.0})
+    with pytest.raises(ConfigurationError, match=r"names 's9', which is no turn of it"):
+        train_groups([art.TrajectoryGroup([trajectory])])
+
+
+def rollout(name: str, reward: float, turns: dict[str, float], last: int) -> RolloutRow:
+    samples = [
+        SampleRow(
+            sample_id=f"{name}1", prompt_ids=[5], completion_ids=[6, 7], completion_logprobs=[-1.0, -1.0]
+        ),
+        SampleRow(
+            sample_id=f"{name}2", prompt_ids=[5, 6, 7, 8], completion_ids=[last], completion_logprobs=[-1.0]
+        ),
+    ]
+    return RolloutRow(rollout=name, reward=reward, samples=samples, turn_rewards=turns)
+
+
+def test_each_token_has_the_advantage_of_its_turn() -> None:
+    group = GroupRow(rollouts=[rollout("a", 1.0, {"a1": 0.5}, 9), rollout("b", 0.0, {}, 10)])
+    batch = build_batch([group], algorithm=resolve("turn_rloo"))
+    assert batch.entries.advantage_E.tolist() == [1.5, 1.5, 1.0, -1.5, -1.5, -1.0]
+    assert [fate.fate for fate in batch.fates[0]] == ["trained", "trained"]
+    tree = build_batch([group], algorithm=resolve("turn_tree"))
+    assert np.allclose(tree.entries.advantage_E, [0, 0, 0.75, 0, 0, -0.75])
+
+
+def test_an_algorithm_without_turns_refuses_their_rewards_by_name() -> None:
+    group = GroupRow(rollouts=[rollout("a", 1.0, {"a1": 0.5}, 9), rollout("b", 0.0, {}, 10)])
+    with pytest.raises(ConfigurationError, match=r"'a' has rewards of turns.*'group' ignore.*turn_rloo"):
+        build_batch([group], algorithm=resolve("grpo"))
+    with pytest.raises(ConfigurationError, match="not taken off the rewards of turns"):
+        resolve("turn_rloo", kl={"coefficient": 0.1, "place": "reward", "estimator": "k1"})
+    assert resolve("turn_rloo", advantage={"gamma": 0.9}).advantage.gamma == 0.9
+
+
+def test_without_rewards_of_turns_it_is_the_leave_one_out_of_rollouts() -> None:
+    group = GroupRow(rollouts=[rollout("a", 1.0, {}, 9), rollout("b", 0.25, {}, 10)])
+    turns = build_batch([group], algorithm=resolve("turn_rloo")).entries.advantage_E
+    whole = build_batch([group], algorithm=resolve("rloo")).entries.advantage_E
+    assert turns.tolist() == whole.tolist()
