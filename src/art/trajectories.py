@@ -120,7 +120,9 @@ class Trajectory(BaseModel):
     initial_policy_version: int | None = None
     final_policy_version: int | None = None
     turn_rewards: dict[str, FiniteFloat] = {}
-    """Sample -> the reward of its turn, beside `reward`; `reward_turn` adds to it."""
+    """Sample -> what its turn earned of `reward`; the last turn earned the rest."""
+    turn_values: dict[str, FiniteFloat] = {}
+    """Sample -> the value of the state after its turn, for the algorithm `progress`."""
     turn_states: dict[str, str] = {}
     """Sample -> the environment's name of the state before its turn."""
     metrics: dict[str, float | int | bool] = {}
@@ -218,12 +220,15 @@ class Trajectory(BaseModel):
         for history in histories:
             yield from (item for item in history.messages_and_choices if is_choice(item))
 
-    def reward_turn(self, turn: Any, reward: float, *, state: str | None = None) -> None:
-        """Adds a reward of one turn; algorithms of turns use it (`art algorithms`).
+    def reward_turn(
+        self, turn: Any, reward: float = 0.0, *, state: str | None = None, value: float | None = None
+    ) -> None:
+        """Adds a reward to `reward` and says which turn earned it; algorithms of turns use it.
 
         turn: a `Choice`, or the index of one in `messages_and_choices` (-1: the newest). state: what the
-        environment calls the state before the turn; turns in one state are compared. Raises:
-        ConfigurationError for a turn that was not sampled and a reward that is not finite.
+        environment calls the state before the turn; turns in one state are compared. value: of the state
+        after the turn, for the algorithm `progress`. Raises: ConfigurationError for a turn that was not
+        sampled and a number that is not finite.
         """
         turns = self.messages_and_choices
         is_index = isinstance(turn, int) and -len(turns) <= turn < len(turns)
@@ -231,11 +236,16 @@ class Trajectory(BaseModel):
         sample = sample_id(choice) if is_choice(choice) else None
         if sample is None:
             raise ConfigurationError(f"reward_turn({turn!r:.100}): no turn that ART's server sampled")
-        if not math.isfinite(as_number("reward", reward)):
-            raise ConfigurationError(f"reward_turn(..., {reward!r}): a reward is a finite number")
+        for number in (reward, 0.0 if value is None else value):
+            if not math.isfinite(as_number("reward", number)):
+                raise ConfigurationError(f"reward_turn(): {number!r} is no finite number")
         self.turn_rewards[sample] = self.turn_rewards.get(sample, 0.0) + float(reward)
+        if not isinstance(self.reward, Unscored):
+            self.reward += float(reward)
         if state is not None:
             self.turn_states[sample] = state
+        if value is not None:
+            self.turn_values[sample] = float(value)
 
     def model_copy(
         self,

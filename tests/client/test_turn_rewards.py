@@ -29,11 +29,15 @@ def test_a_turn_is_named_by_its_choice_or_its_place() -> None:
     trajectory = art.Trajectory(messages_and_choices=[ASK, first, ASK, second], reward=1.0)
     trajectory.reward_turn(first, 0.5, state="hall")
     trajectory.reward_turn(-1, 0.25)
-    trajectory.reward_turn(3, 0.25)
+    trajectory.reward_turn(3, 0.25, value=4.0)
     assert trajectory.turn_rewards == {"s1": 0.5, "s2": 0.5} and trajectory.turn_states == {"s1": "hall"}
+    assert trajectory.reward == 2.0 and trajectory.turn_values == {"s2": 4.0}
     (group,) = train_groups([art.TrajectoryGroup([trajectory])])
     assert group.trajectories[0].turn_rewards == trajectory.turn_rewards
-    assert group.trajectories[0].turn_states == {"s1": "hall"}
+    assert group.trajectories[0].turn_states == {"s1": "hall"} and group.trajectories[0].reward == 2.0
+    unscored = art.Trajectory(messages_and_choices=[choice("s3")], reward=art.Unscored("judge down"))
+    unscored.reward_turn(0, 0.5)
+    assert unscored.reward == art.Unscored("judge down")
     again = art.Trajectory.model_validate_json(trajectory.model_dump_json())
     assert again.turn_rewards == trajectory.turn_rewards
 
@@ -72,7 +76,7 @@ def rollout(name: str, reward: float, turns: dict[str, float], last: int) -> Rol
 
 
 def test_each_token_has_the_advantage_of_its_turn() -> None:
-    group = GroupRow(rollouts=[rollout("a", 1.0, {"a1": 0.5}, 9), rollout("b", 0.0, {}, 10)])
+    group = GroupRow(rollouts=[rollout("a", 1.5, {"a1": 0.5}, 9), rollout("b", 0.0, {}, 10)])
     batch = build_batch([group], algorithm=resolve("turn_rloo"))
     assert batch.entries.advantage_E.tolist() == [1.5, 1.5, 1.0, -1.5, -1.5, -1.0]
     assert [fate.fate for fate in batch.fates[0]] == ["trained", "trained"]

@@ -81,7 +81,9 @@ class RolloutRow:
     damaged: bool = False
     """Some of its samples cannot be read any more, and are not among `samples`. Its reward counts."""
     turn_rewards: Mapping[str, float] = field(default_factory=dict)
-    """Sample -> the reward of its turn."""
+    """Sample -> what its turn earned of `reward`; the last turn earned the rest."""
+    turn_values: Mapping[str, float] = field(default_factory=dict)
+    """Sample -> the value of the state after its turn."""
     turn_states: Mapping[str, str] = field(default_factory=dict)
     """Sample -> the name of the state before it; without one, its prompt is its state."""
 

@@ -9,6 +9,7 @@ Letters: T = nodes of the token tree, E = loss entries, S = trained rollouts, P 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -304,8 +305,9 @@ def _turns(rollout: CheckedRollout) -> TurnedRollout | None:
         for prompt, sample in zip(prompts, row.samples, strict=True)
     ]
     return TurnedRollout(
-        reward=rollout.reward,
+        reward=rollout.reward - math.fsum(row.turn_rewards.values()),
         rewards_K=np.array([row.turn_rewards.get(sample.sample_id, 0.0) for sample in row.samples]),
+        values_K=np.array([row.turn_values.get(sample.sample_id, 0.0) for sample in row.samples]),
         states=[
             row.turn_states.get(sample.sample_id, prompt)
             for sample, prompt in zip(row.samples, prompts, strict=True)

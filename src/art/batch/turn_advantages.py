@@ -1,13 +1,13 @@
 """Rewards of turns -> advantages of turns. A pure function, like that of whole rollouts.
 
-A turn is one sampled reply. r_k is its reward, and the rollout's own reward is earned by its last turn. The
-return of turn k is what it and the later turns earn, G_k = sum of gamma^(j-k) r_j over j >= k.
+A turn is one sampled reply. r_k is its reward; what turns did not earn of the rollout's reward, its last turn
+earned. The return of turn k is what it and the later turns earn, G_k = sum of gamma^(j-k) r_j over j >= k.
 
     turn_return    G_k                                                      REINFORCE with return-to-go
     turn_rloo      G_k - mean G_k of the others that reached turn k         leave-one-out, per turn
     state_rloo     G_k - mean G of the others in the same state             leave-one-out, per state
-    progress       turn_rloo of gamma f_k - f_(k-1), where the rewards of   potential-based shaping, Ng,
-                   turns are values f_k of the state after the turn         Harada and Russell, 1999
+    progress       turn_rloo of r_k + gamma f_k - f_(k-1), where f_k is     potential-based shaping, Ng,
+                   the value given to the state after the turn              Harada and Russell, 1999
     gigpo          (R - mean) / std + (G_k - mean) / std of the same state  GiGPO, arXiv 2505.10978
     mt_grpo        (R - mean) / std + (r_k - mean) / std of the same turn   MT-GRPO, arXiv 2505.11821
     turn_tree      mean R below the turn - mean R below the state before    tree values, SPO, arXiv 2505.23564
@@ -42,13 +42,15 @@ class TurnedRollout:
     """The turns of one rollout."""
 
     reward: float
-    """Of the rollout, without those of its turns."""
+    """What no turn earned."""
     rewards_K: Array
     """The rewards of its turns."""
     states: Sequence[Hashable]
     """The state before each turn."""
     ends: Sequence[Hashable]
     """The state after each turn."""
+    values_K: Array | None = None
+    """The values given to these; None: 0."""
 
 
 def turn_advantages(
@@ -138,12 +140,11 @@ def _visits(group: Sequence[TurnedRollout]) -> dict[Hashable, list[tuple[int, in
 def _progress(group: Sequence[TurnedRollout], spec: AdvantageSpec) -> list[Array]:
     shaped = []
     for one in group:
-        value_K = np.array(one.rewards_K, np.float64)
+        value_K = np.zeros(len(one.rewards_K)) if one.values_K is None else np.array(one.values_K)
         if len(value_K):
             value_K[-1] = 0.0  # what comes after the end has no value
-        before_K = np.concatenate([[0.0], value_K[:-1]]) if len(value_K) else value_K
-        rewards_K = spec.gamma * value_K - before_K
-        shaped.append(replace(one, rewards_K=rewards_K))
+        rises_K = spec.gamma * value_K - np.concatenate([[0.0], value_K])[: len(value_K)]
+        shaped.append(replace(one, rewards_K=one.rewards_K + rises_K))
     return _turn_rloo(shaped, spec)
 
 

@@ -45,7 +45,9 @@ class TrainTrajectory(Strict):
     samples: list[str]
     """Sample ids of the main history, then of each additional history."""
     turn_rewards: dict[str, FiniteFloat] = Field(default_factory=dict)
-    """Sample -> the reward of its turn, beside that of the rollout."""
+    """Sample -> what its turn earned of the rollout's reward; the last turn earned the rest."""
+    turn_values: dict[str, FiniteFloat] = Field(default_factory=dict)
+    """Sample -> the value of the state after its turn."""
     turn_states: dict[str, str] = Field(default_factory=dict)
     """Sample -> the environment's name of the state that it was sampled in; without one, its prompt's ids."""
     given: list[GivenHistory] = Field(default_factory=list)

@@ -32,17 +32,27 @@ class GymnasiumEnvironment(LibraryEnvironment):
     """A class with `reset` and `step`, or an id of Gymnasium's registry.
 
     options: a scenario is a seed for `reset`. max_turns: replies after which a rollout ends as truncated.
+    turn_rewards: each reply earns the reward of its step, for algorithms of turns.
     config: arguments of the class, or of `gymnasium.make`.
     """
 
     @takes_options()
-    def __init__(self, name: str, options: AdapterOptions, /, *, max_turns: int = 32, **config: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: AdapterOptions,
+        /,
+        *,
+        max_turns: int = 32,
+        turn_rewards: bool = False,
+        **config: Any,
+    ) -> None:
         super().__init__(PREFIX + name, options)
         if max_turns < 1:
             raise ConfigurationError(f"{self.name}: max_turns={max_turns} allows no turn; give 1 or more")
         self._make, given = _maker(self.name, name)
         self._given, self._config = given, config
-        self._max_turns = max_turns
+        self._max_turns, self._turn_rewards = max_turns, turn_rewards
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """Returns the scenarios of a split: seeds for `reset`."""
@@ -73,6 +83,8 @@ class GymnasiumEnvironment(LibraryEnvironment):
                     action = await conversation.ask()
                     outcome = await thread.call("step", _step, self.name, world, action)
                     observation, reward, ended, truncated, info = outcome
+                    if self._turn_rewards:
+                        conversation.reward_turn(reward)
                     total += reward
             finally:
                 await thread.close_world(world)

@@ -46,8 +46,9 @@ class OpenEnvEnvironment(LibraryEnvironment):
 
     options: a scenario is a seed for `reset`. action: the field of the action that takes the reply; None: its
     only field, else the reply is a JSON object of all fields. observation: the field that the model is told;
-    None: all. max_turns: replies after which a rollout ends as truncated. reset: further arguments of each
-    `reset`. Raises ConfigurationError where no server of OpenEnv answers.
+    None: all. max_turns: replies after which a rollout ends as truncated. turn_rewards: each reply earns the
+    reward of its step, for algorithms of turns. reset: further arguments of each `reset`. Raises
+    ConfigurationError where no server of OpenEnv answers.
     """
 
     @takes_options()
@@ -60,6 +61,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
         action: str | None = None,
         observation: str | None = None,
         max_turns: int = 32,
+        turn_rewards: bool = False,
         reset: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(PREFIX + name, options)
@@ -76,6 +78,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
                 f"{self.name}: observations have no field {observation!r}: {', '.join(schema['observation'])}"
             )
         self._observation, self._max_turns, self._reset = observation, max_turns, dict(reset or {})
+        self._turn_rewards = turn_rewards
         self._sessions = 0
         """Sessions that rollouts have now."""
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -113,6 +116,8 @@ class OpenEnvEnvironment(LibraryEnvironment):
                     continue
                 observation, done = self._text(result.observation), bool(result.done)
                 total += float(result.reward or 0)
+                if self._turn_rewards:
+                    conversation.reward_turn(float(result.reward or 0))
         transcript = text_of_messages(conversation.trajectory.messages())
         return conversation.finish(
             scenario,

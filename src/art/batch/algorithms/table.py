@@ -268,7 +268,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             ),
             _row(
                 "progress",
-                "Rewards of turns are values of states: each turn earns their rise. Unbiased.",
+                "Each turn earns the rise of the value that is given to the state, too. Unbiased.",
                 "Ng, Harada and Russell, 1999",
                 advantage=AdvantageSpec(kind="progress"),
                 **_OF_TURNS,

@@ -217,6 +217,7 @@ def _train_trajectory(
         unscored_reason=unscored_reason(trajectory),
         samples=[one.sample for one in samples],
         turn_rewards=_of_turns("turn_rewards", trajectory.turn_rewards, rollout, samples),
+        turn_values=_of_turns("turn_values", trajectory.turn_values, rollout, samples),
         turn_states=_of_turns("turn_states", trajectory.turn_states, rollout, samples),
         given=_given_histories(trajectory, rollout, samples) if given else [],
         notes=_notes(trajectory, scenario),

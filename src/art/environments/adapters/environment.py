@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from art.environments.tasks import Message, turn_seed
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError
-from art.types import SHOW, text_of_content
+from art.types import SHOW, sample_id, text_of_content
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -339,6 +339,11 @@ class RolloutConversation:
         self.trajectory.messages_and_choices.append(choice)
         self.turns += 1
         return text_of_content(choice.message.content)
+
+    def reward_turn(self, reward: float) -> None:
+        """Gives the newest reply a reward, if it can be trained."""
+        if sample_id(self.trajectory.messages_and_choices[-1]) is not None:
+            self.trajectory.reward_turn(-1, reward)
 
     def finish(
         self,

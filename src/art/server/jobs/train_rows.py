@@ -193,6 +193,7 @@ def _rollout(
         stale=any((row.step or 0) < oldest for row in drawn) or not removed.isdisjoint(trajectory.samples),
         damaged=any(sample not in records and sample not in removed for sample in trajectory.samples),
         turn_rewards=trajectory.turn_rewards,
+        turn_values=trajectory.turn_values,
         turn_states=trajectory.turn_states,
     )
 

@@ -1,0 +1,36 @@
+"""The rewards of an environment's steps are those of the turns, and are trained by an algorithm of turns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import art
+from art.environments.adapters.registry import find_environment
+from art.errors import ConfigurationError
+from art.types import sample_id
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.mark.slow
+async def test_steps_of_a_world_reward_the_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PROGRAMS))
+    model = art.TrainableModel(name="turns", project="words", base_model="art/nano-games")
+    async with art.LocalBackend(path=str(tmp_path)) as backend:
+        await model.register(backend)
+        environment = find_environment("gymnasium:turned_world:World", turn_rewards=True)
+        (scenario, *_) = environment.scenarios("train")
+        group = await art.trajectory_group(environment.rollout(model, scenario) for _ in range(8))
+        for one in group:
+            turns = [sample_id(item) for item in one.messages_and_choices if not isinstance(item, dict)]
+            assert [*one.turn_rewards] == turns and len(turns) == 2
+            assert one.reward == pytest.approx(sum(one.turn_rewards.values()))
+        with pytest.raises(ConfigurationError, match="ignore: choose an algorithm of turns"):
+            await backend.train(model, [group], algorithm="grpo", learning_rate=1e-4)
+        assert await model.get_step() == 0, "nothing was trained"
+        result = await backend.train(model, [group], algorithm="turn_rloo", learning_rate=1e-4)
+        plain = find_environment("gymnasium:turned_world:World")
+        assert (await plain.rollout(model, scenario)).turn_rewards == {}
+    assert result.step == 1 and result.metrics["data/sheet/trained_rollouts"] == 8
