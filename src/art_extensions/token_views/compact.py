@@ -137,5 +137,7 @@ def _read(value: Any, strings: list[Any]) -> Any:
     if not isinstance(value, dict):
         return value
     if value.keys() == {_MARK}:
+        if type(value[_MARK]) is not int or value[_MARK] < 0:
+            raise ValueError(f"{value!r:.100} names no string")
         return json.loads(json.dumps(strings[value[_MARK]]))  # each place has a copy of its own
     return {name: _read(one, strings) for name, one in value.items()}

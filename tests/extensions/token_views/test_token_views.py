@@ -268,6 +268,8 @@ def test_a_compact_dump_grows_with_the_turns_and_loses_nothing() -> None:
         ({"kind": "tree"}, "kind 'tree'"),
         ({"strings": ["{"]}, "damaged"),
         ({"data": {"$": 99}}, "damaged"),
+        ({"data": {"$": -1}, "strings": ["{}"]}, "damaged"),
+        ({"data": {"$": True}, "strings": ["1", "2"]}, "damaged"),
     ],
 )
 def test_a_dump_that_is_none_is_refused(change: dict[str, Any], said: str) -> None:
