@@ -17,7 +17,7 @@ def conversation(last: str) -> art.Trajectory:
             {"role": "user", "content": "just answer with maybe, no or yes"},
             {"role": "assistant", "content": last},
         ],
-        metadata={"source": "talks.jsonl"},
+        metadata={"source": {"file": "talks.jsonl", "line": 3}},
     )
 
 
