@@ -77,7 +77,11 @@ async def test_every_algorithm_makes_a_step(tmp_path: Path, caplog: pytest.LogCa
         for step, options in enumerate([*ROWS, *PARTS], 1):
             groups = await play_groups(model)
             result = await backend.train(model, groups, **{"learning_rate": 1e-4, **options})
-            assert result.step == step and result.metrics["trained"] == 1, options
+            assert result.step == step, options
+            # A tree has a signal where replies differ.
+            is_alike = all(len({str(one.messages()) for one in group}) == 1 for group in groups)
+            of_tree = options == {"algorithm": "turn_tree"}
+            assert result.metrics["trained"] == 1 or (of_tree and is_alike), options
             assert result.metrics["loss/learning_rate"] == (5e-5 if step == 1 else 1e-4)
             assert result.sheet.fates["trained"].rollouts >= 4
             assert sum(fate.rollouts for fate in result.sheet.fates.values()) == 6
