@@ -68,6 +68,15 @@ async def play_groups(
     )
 
 
+def replies_differ(group: art.TrajectoryGroup) -> bool:
+    """Whether one reply earns more on average than another: a tree of rollouts has no other signal."""
+    rewards: dict[str, list[float]] = {}
+    for one in group:
+        assert isinstance(one.reward, float)
+        rewards.setdefault(str(one.messages()), []).append(one.reward)
+    return len({sum(some) / len(some) for some in rewards.values()}) > 1
+
+
 @pytest.mark.slow
 async def test_every_algorithm_makes_a_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     internal = {"trainer_args": {"warmup_steps": 1}}
@@ -78,12 +87,11 @@ async def test_every_algorithm_makes_a_step(tmp_path: Path, caplog: pytest.LogCa
             groups = await play_groups(model)
             result = await backend.train(model, groups, **{"learning_rate": 1e-4, **options})
             assert result.step == step, options
-            # A tree has a signal where replies differ.
-            is_alike = all(len({str(one.messages()) for one in group}) == 1 for group in groups)
-            of_tree = options == {"algorithm": "turn_tree"}
-            assert result.metrics["trained"] == 1 or (of_tree and is_alike), options
-            assert result.metrics["loss/learning_rate"] == (5e-5 if step == 1 else 1e-4)
-            assert result.sheet.fates["trained"].rollouts >= 4
+            least = 4 if options != {"algorithm": "turn_tree"} else 2 * any(map(replies_differ, groups))
+            assert result.metrics["trained"] == (least > 0), options
+            if least:
+                assert result.metrics["loss/learning_rate"] == (5e-5 if step == 1 else 1e-4)
+                assert result.sheet.fates["trained"].rollouts >= least
             assert sum(fate.rollouts for fate in result.sheet.fates.values()) == 6
 
         chosen = await backend.train(model, await play_groups(model), learning_rate=None)
