@@ -126,6 +126,8 @@ PATHS: Mapping[str, str | Names] = {
     "art.client.local_server": "art.client.backends.local_server",
     "art.client.publish": names(),
     "art.client.publish.export": names("art.client.publishing:Exported export_model"),
+    "art.client.recording": names(),
+    "art.client.recording.capture": "art.client.capture",
     "art.client.request_logs": "art_extensions.logs.request_logs",
     "art.concurrency": "art.retrying",
     "art.environments.adapters.reasoning_gym": "art_extensions.environments.reasoning_gym",
@@ -290,6 +292,7 @@ PATHS: Mapping[str, str | Names] = {
         "art.rewards.judge_checks:Alarm Calibration CalibrationGroup JudgeChecks calibrate",
         "art.rewards.judge_watch:JudgeWatch",
     ),
+    "art.rewards.pairwise": "art_extensions.tournament.pairwise",
     "art.rewards.verifiers": names(
         "art.rewards.matches:ExactMatch JsonSchemaMatch MathMatch RegexMatch",
         "art.rewards.sandbox:Limits",
@@ -342,6 +345,8 @@ PATHS: Mapping[str, str | Names] = {
         "art_extensions.testing.truthful_judge:KnownQualities TruthfulJudge fingerprint mail tic_tac_toe",
     ),
     "art.testing.__main__": "art_extensions.testing.__main__",
+    "art.tracking.explain": "art_extensions.ui.explain",
+    "art.tracking.trajectory_migration": "art_extensions.compat.trajectory_migration",
     "art.tinker": names(unbuilt=_same_answer(_TINKER, "TinkerBackend")),
     "art.tinker.backend": names(instead=_TINKER),
     "art.tinker.prefix_cache": names(

@@ -1,0 +1,4 @@
+# Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
+
+__all__ = []
+
