@@ -1,6 +1,6 @@
 """Credit of turns: a task of ten turns of which one decides, learned with one reward for all and with turns.
 
-    python -m bench.learning.turns [--seeds 3] [--steps 16]
+    python -m bench.learning.turns [--seeds 5] [--steps 20]
 
 The model answers ten questions; the reward is 1 if the fourth reply is "maybe", and nothing else counts. Each
 algorithm gets the same number of rollouts. A cell is appended to bench/records/turns.jsonl; cells that are
@@ -14,6 +14,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,15 +27,19 @@ ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "bench" / "records" / "turns.jsonl"
 PAGE = ROOT / "docs" / "reference" / "algorithms.md"
 ALGORITHMS = ("grpo", "rloo", "turn_rloo", "state_rloo", "gigpo")
-TURNS, DECISIVE, GROUPS, SIZE, RATE = 10, 3, 4, 8, 1e-3
+TURNS, DECISIVE, GROUPS, SIZE, RATE, SCORE = 10, 3, 4, 8, 1e-3, 0.9
+QUESTIONS = [
+    f"{verb} with {first}, {second} or {third}"
+    for verb in ("respond", "just respond", "answer")
+    for first, second, third in permutations(("yes", "no", "maybe"))
+]
 
 
 async def play(model: art.TrainableModel, by_turn: bool) -> art.Trajectory:
     trajectory = art.Trajectory(messages_and_choices=[], reward=0.0)
     client = model.openai_client()
     for turn in range(TURNS):
-        question = f"question {turn}: respond with yes, no or maybe"
-        trajectory.messages_and_choices.append({"role": "user", "content": question})
+        trajectory.messages_and_choices.append({"role": "user", "content": QUESTIONS[turn]})
         completion = await client.chat.completions.create(
             model=model.get_inference_name(), messages=trajectory.messages(), max_tokens=4
         )
@@ -75,21 +80,23 @@ def read_records() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
 
 
+def steps_to(curve: Sequence[float], score: float) -> int:
+    """Returns the number of the first step whose rollouts earn so much on average; past the end, if none."""
+    return next((step for step, reward in enumerate(curve, 1) if reward >= score), len(curve) + 1)
+
+
 def table_of(records: Sequence[dict[str, Any]]) -> str:
-    """Returns the table: means over the seeds, and the last steps of each seed."""
+    """Returns the table: each seed, and means over the seeds."""
     lines = [
-        "| algorithm | seeds | reward of the first 3 steps | of the last 3 | mean over all steps |",
-        "|---|---|---|---|---|",
+        f"| algorithm | steps to {SCORE}, each seed | mean | mean reward of all steps |",
+        "|---|---|---|---|",
     ]
     for name in ALGORITHMS:
         curves = [one["curve"] for one in records if one["algorithm"] == name]
         if curves:
-            first, last = (
-                fmean(fmean(curve[part]) for curve in curves) for part in (slice(3), slice(-3, None))
-            )
-            each = ", ".join(f"{fmean(curve[-3:]):.2f}" for curve in curves)
-            whole = fmean(map(fmean, curves))
-            lines.append(f"| `{name}` | {len(curves)} | {first:.2f} | {last:.2f} ({each}) | {whole:.2f} |")
+            steps = [steps_to(curve, SCORE) for curve in curves]
+            shown = ", ".join(map(str, steps))
+            lines.append(f"| `{name}` | {shown} | {fmean(steps):.1f} | {fmean(map(fmean, curves)):.2f} |")
     return "\n".join(lines)
 
 
@@ -97,8 +104,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()
     for seed in range(options.seeds):
         for name in ALGORITHMS:
@@ -109,7 +116,7 @@ def main() -> None:
                 file.write(json.dumps({"algorithm": name, "seed": seed, "curve": curve}) + "\n")
             print(name, seed, curve, flush=True)
     print(table_of(read_records()))
-    replace_between_marks(PAGE, table_of(read_records()) + "\n", name="credit of turns")
+    replace_between_marks(PAGE, table_of(read_records()) + "\n", name="credit-of-turns")
 
 
 if __name__ == "__main__":
