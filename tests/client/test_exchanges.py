@@ -340,6 +340,30 @@ async def test_other_requests_and_failures_are_no_exchanges() -> None:
     assert not trajectory.exchanges and not trajectory.messages_and_choices
 
 
+@pytest.mark.parametrize(
+    ("path", "reply"),
+    [
+        ("messages", {"content": [7, {"type": "text"}]}),
+        ("messages", {"content": [{"type": "tool_use", "name": {"a": 1}, "input": "x"}], "usage": "much"}),
+        ("responses", {"output": [None]}),
+        ("completions", {"choices": [{"index": "first", "text": 3}, "more"]}),
+        ("chat/completions", {"choices": [{"message": {"role": 7}, "finish_reason": "stop"}]}),
+    ],
+)
+async def test_a_reply_that_is_none_reaches_the_program_and_the_log(
+    path: str, reply: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=reply))
+    with art.Trajectory() as trajectory:
+        async with httpx.AsyncClient(transport=transport) as http:
+            asked = {"messages": ASK, "prompt": "a", "input": "a"}
+            assert (await http.post(f"http://x/v1/{path}", json=asked)).json() == reply
+    assert (
+        art.Trajectory.model_validate_json(trajectory.model_dump_json()).messages() == trajectory.messages()
+    )
+    assert all("http://x/v1 is not recorded" in one.getMessage() for one in caplog.records)
+
+
 async def test_a_group_keeps_its_order_and_ends_with_the_first_error() -> None:
     ended = []
 

@@ -87,7 +87,7 @@ def _of_messages(
     for message in map(as_dict, request.get("messages") or ()):
         messages += _chat_turns(message.get("role") or "user", message.get("content"))
     tools = [_chat_tool(tool, "input_schema") for tool in map(as_dict, request.get("tools") or ())]
-    (said,) = _chat_turns("assistant", reply["content"]) or [{"content": ""}]
+    said = _chat_turns("assistant", reply["content"])[-1]
     reason = {"max_tokens": "length", "tool_use": "tool_calls"}.get(reply.get("stop_reason") or "", "stop")
     return [CallConversation(messages, tools or None, [_choice(0, reason, said, reply)])]
 

@@ -64,8 +64,8 @@ class Recorder:
             if exchange.dialect == "chat_completions":
                 self.on_completion(exchange.request, exchange.response)
         elif self._open and _is_complete(exchange):
+            self.add_conversations(exchange)  # first: what cannot be read is no exchange either
             self.trajectory.exchanges.add(exchange)
-            self.add_conversations(exchange)
 
     def add_conversations(self, exchange: RecordedExchange) -> None:
         """Adds a call to the histories. A reply that no sample is known of (another server's) is context."""

@@ -7,6 +7,7 @@ last. It passes on, untouched, whatever is asked outside of a listener's context
 from __future__ import annotations
 
 import json
+import logging
 import re
 import threading
 import time
@@ -15,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from art.errors import is_installed
 from art.exchanges import AnsweredBy, Dialect
@@ -29,6 +30,7 @@ from art.recording.watched_bodies import (
     watch_requests_body,
 )
 
+_log = logging.getLogger(__name__)
 _LOCK = threading.Lock()
 _PATH = re.compile(r"(.*?)/(chat/completions|completions|responses|messages)/?(?:\?.*)?\Z")
 
@@ -161,20 +163,12 @@ def _call(
     asked = request.headers
     key = asked.get("authorization", "").removeprefix("Bearer ") or asked.get("x-api-key", "")
     return _Call(
-        dialect=_DIALECTS[dialect],
+        dialect=cast("Dialect", dialect),
         request=body,
         answered_by=AnsweredBy(base, key),
         streams=streams,
         watch=watch,
     )
-
-
-_DIALECTS: Mapping[str, Dialect] = {
-    "chat_completions": "chat_completions",
-    "completions": "completions",
-    "responses": "responses",
-    "messages": "messages",
-}
 
 
 def _json_object(sent: Any) -> dict[str, Any] | None:
@@ -191,9 +185,13 @@ def _record_reply(listener: Listener, call: _Call | None, started_at: float) -> 
         return
 
     def hear_body(body: bytes) -> None:
-        reply = read_reply(call.dialect, body, streamed=call.streams)
-        if reply is not None:
-            hear_reply(listener, call.dialect, call.request, reply, started_at, call.answered_by)
+        try:
+            reply = read_reply(call.dialect, body, streamed=call.streams)
+            if reply is not None:
+                hear_reply(listener, call.dialect, call.request, reply, started_at, call.answered_by)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            # A server may answer anything; the program that asked reads it as it likes.
+            _log.warning("a call of %s is not recorded: %r", call.answered_by.base_url, error)
 
     if (reading := call.watch(hear_body)) is not None:
         listener.on_close.append(partial(reading.hand_over, hear_body))
