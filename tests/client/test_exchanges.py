@@ -249,6 +249,7 @@ def test_completion_tokens_of_recorded_calls_are_their_sum() -> None:
     assert "completion_tokens" not in silent.metrics
 
 
+@pytest.mark.extension
 def test_a_copy_has_the_calls_of_some_models_alone() -> None:
     calls = [_answered("a", "one", at=1, tokens=3), _answered("b", "two", at=2, tokens=5)]
     trajectory = art.Trajectory(exchanges={"chat_completions": calls}, reward=0.5)
@@ -264,6 +265,7 @@ def test_a_copy_has_the_calls_of_some_models_alone() -> None:
     assert trajectory.model_copy(update={"reward": 2.0}).messages() == trajectory.messages()
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize(
     ("options", "said"),
     [

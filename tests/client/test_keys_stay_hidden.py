@@ -12,10 +12,11 @@ import pytest
 from pydantic import BaseModel
 
 import art
+from art import rewards
 from art.client.requests.registration import ServerConfig, server_config
 from art.client.rollout import rollout
 from art.errors import ARTError
-from art.rewards import Criterion, Pairwise, Rubric, Ruler
+from art.rewards import Criterion, Rubric, Ruler
 from art.rewards.llm import resolve_llm
 from art.rewards.llm.own_model import OwnModelLlm
 from art.rewards.llm.params import read_params
@@ -93,8 +94,9 @@ HOLDERS: dict[str, Any] = {
     "Rubric": lambda: Rubric(
         [Criterion("polite", "It is polite.")], judge_model="openai/gpt-4.1", base_url=URL, api_key=KEY
     ),
-    "Pairwise": lambda: Pairwise("openai/gpt-4.1", base_url=URL, api_key=KEY),
+    "Pairwise": lambda: rewards.Pairwise("openai/gpt-4.1", base_url=URL, api_key=KEY),
 }
+OF_EXTENSIONS = {"Pairwise"}
 
 
 def shown(value: Any) -> dict[str, str]:
@@ -115,7 +117,10 @@ def shown(value: Any) -> dict[str, str]:
     return ways
 
 
-@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize(
+    "holder",
+    [pytest.param(one, marks=[pytest.mark.extension] * (one in OF_EXTENSIONS)) for one in HOLDERS],
+)
 def test_nothing_that_holds_a_key_shows_it(holder: str) -> None:
     value = HOLDERS[holder]()
     for way, text in shown(value).items():

@@ -206,6 +206,7 @@ class Own:
         self.step += 1
 
 
+@pytest.mark.extension
 async def test_a_program_brings_a_backend_of_its_own(model: art.TrainableModel) -> None:
     own = Own()
     await model.register(own)  # type: ignore[arg-type]
@@ -245,6 +246,7 @@ async def test_lists_of_trajectories_are_trained_and_logged_as_groups(
     assert [row["train/reward_std_dev"] for row in rows] == [0.5, 0.5]
 
 
+@pytest.mark.extension
 async def test_what_an_own_backend_cannot_do_is_said(model: art.TrainableModel) -> None:
     class Nothing:
         pass

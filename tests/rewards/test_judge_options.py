@@ -7,14 +7,26 @@ from typing import Any
 
 import pytest
 
+from art import rewards
 from art.errors import ConfigurationError
-from art.rewards import Pairwise, Rubric, Ruler
+from art.rewards import Rubric, Ruler
 from art.rewards.llm import Budget
 
-KINDS: list[Any] = [Ruler, Pairwise, lambda judge, **options: Rubric({"good": "It is."}, judge, **options)]
+KINDS: list[Any] = [
+    pytest.param(Ruler, id="ruler"),
+    pytest.param(
+        lambda judge, **options: rewards.Pairwise(judge, **options),
+        id="pairwise",
+        marks=pytest.mark.extension,
+    ),
+    pytest.param(
+        lambda judge, **options: Rubric({"good": "It is."}, judge, **options),
+        id="rubric",
+    ),
+]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=["ruler", "pairwise", "rubric"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_options_act_or_are_refused(kind: Any, tmp_path: Path) -> None:
     where, budget = "http://127.0.0.1:9/v1", Budget(calls=3)
     channel = kind("judge", base_url=where, budget=budget, cache=tmp_path / "kept", attempts=2).channel

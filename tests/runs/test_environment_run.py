@@ -136,7 +136,7 @@ async def test_thin_1_draws_all_alike(tmp_path: Path) -> None:
     assert logged_scenarios(tmp_path) == drawn_from_rows(tmp_path, thin=1.0)[0]
 
 
-@pytest.mark.parametrize("kind", [FileBackend, Forgetful])
+@pytest.mark.parametrize("kind", [FileBackend, pytest.param(Forgetful, marks=pytest.mark.extension)])
 @pytest.mark.parametrize("moment", ["keep", "write", "_row", "_delete_job"])
 async def test_a_run_that_is_killed_draws_what_it_would_have_drawn_and_logs_all_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Forgetful], moment: str

@@ -35,7 +35,7 @@ async def registered(path: Path, backend: Any) -> tuple[art.TrainableModel, Quic
     return model, QuickstartFolder(path)
 
 
-@pytest.mark.parametrize("kind", [FileBackend, Forgetful])
+@pytest.mark.parametrize("kind", [FileBackend, pytest.param(Forgetful, marks=pytest.mark.extension)])
 @pytest.mark.parametrize("moment", ["committed", "moved", "logged"])
 async def test_a_quick_start_that_is_killed_logs_each_step_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Forgetful], moment: str
