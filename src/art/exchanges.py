@@ -141,8 +141,10 @@ class TrajectoryExchanges(BaseModel):
         """Adds a call to the list of its dialect."""
         getattr(self, exchange.dialect).append(exchange)
 
-    def __bool__(self) -> bool:
-        return bool(self.chat_completions or self.completions or self.responses or self.messages)
+    def completion_tokens(self) -> int | None:
+        """Returns the sampled tokens of all calls whose replies count them; None where none does."""
+        counts = [count for one in self.in_order() if (count := one.completion_tokens()) is not None]
+        return sum(counts) if counts else None
 
     def __len__(self) -> int:
         return sum(len(getattr(self, name)) for name in EXCHANGES)

@@ -81,7 +81,8 @@ MetadataValue = Any
 
 
 _VIEWS = "art_extensions.token_views"
-_FROM_EXCHANGES = ("messages_and_choices", "tools", "additional_histories")
+FROM_EXCHANGES = ("messages_and_choices", "tools", "additional_histories")
+"""The fields that follow from the recorded calls."""
 
 
 @lru_cache(maxsize=1024)
@@ -164,7 +165,7 @@ class Trajectory(BaseModel):
         if isinstance(data, dict) and cls.model_config.get("extra", "ignore") == "ignore":
             for name in data.keys() - cls.model_fields.keys():
                 _tell_unknown_field(cls, name)
-        if isinstance(data, dict) and data.get("exchanges") and any(map(data.get, _FROM_EXCHANGES)):
+        if isinstance(data, dict) and data.get("exchanges") and any(map(data.get, FROM_EXCHANGES)):
             raise ValueError(
                 "give either `exchanges`, from which the conversations follow, or "
                 "`messages_and_choices`, `tools` and `additional_histories`"
@@ -172,21 +173,24 @@ class Trajectory(BaseModel):
         return data
 
     @model_validator(mode="after")
-    def _read_exchanges(self) -> Self:
-        """Fills the conversations from exchanges that the trajectory is made of."""
+    def _read_given_exchanges(self) -> Self:
         if self.exchanges and not self.messages_and_choices:
-            from art.recording.recorder import Recorder
-
-            recorder = Recorder(self, with_exchanges=True)
-            for exchange in self.exchanges.in_order():
-                recorder.add_conversations(exchange)
+            self._read_exchanges()
         return self
+
+    def _read_exchanges(self) -> None:
+        """Fills the conversations from the exchanges."""
+        from art.recording.recorder import Recorder
+
+        recorder = Recorder(self, with_exchanges=True)
+        for exchange in self.exchanges.in_order():
+            recorder.add_conversations(exchange)
 
     @model_serializer(mode="wrap")
     def _dump(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leaves out what follows from the exchanges, or exchanges that there are none of."""
         fields: dict[str, Any] = handler(self)
-        for name in _FROM_EXCHANGES if self.exchanges else ("exchanges",):
+        for name in FROM_EXCHANGES if self.exchanges else ("exchanges",):
             fields.pop(name, None)
         return fields
 
@@ -210,15 +214,16 @@ class Trajectory(BaseModel):
         scope, self._scope = self._scope, None
         if scope is not None:
             scope.__exit__(kind, error, trace)
-        steps = [step for choice in self._choices_said() if (step := sampled_step(choice)) is not None]
-        self.initial_policy_version = min(steps, default=self.initial_policy_version)
-        self.final_policy_version = max(steps, default=self.final_policy_version)
+        self._note_steps()
         self.finish()
 
-    def _choices_said(self) -> Iterator[Any]:
+    def _note_steps(self) -> None:
+        """Sets the policy versions to those of the turns; without a sampled turn they stay."""
         histories: list[Trajectory | History] = [self, *self.additional_histories]
-        for history in histories:
-            yield from (item for item in history.messages_and_choices if is_choice(item))
+        items = [item for history in histories for item in history.messages_and_choices]
+        steps = [step for item in items if is_choice(item) and (step := sampled_step(item)) is not None]
+        self.initial_policy_version = min(steps, default=self.initial_policy_version)
+        self.final_policy_version = max(steps, default=self.final_policy_version)
 
     def reward_turn(
         self, turn: Any, reward: float = 0.0, *, state: str | None = None, value: float | None = None
@@ -431,11 +436,11 @@ def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
     Of recorded calls these are the sum of what the replies count. Otherwise they are the mean per turn, whose
     tokens are those of its logprobs, or without these what the server counted.
     """
-    calls = trajectory.exchanges.in_order()
     turns = [sampled_tokens(item) for item in trajectory.messages_and_choices if is_choice(item)]
-    counts = [call.completion_tokens() for call in calls] if calls else turns
-    if known := [tokens for tokens in counts if tokens is not None]:
-        trajectory.metrics["completion_tokens"] = sum(known) / (1 if calls else len(known))
+    known = [tokens for tokens in turns if tokens is not None]
+    mean = sum(known) / len(known) if known else None
+    if (tokens := trajectory.exchanges.completion_tokens() if trajectory.exchanges else mean) is not None:
+        trajectory.metrics["completion_tokens"] = float(tokens)
     reward = known_reward(trajectory)
     shown: dict[str, Any] = {} if reward is None else {"reward": reward}
     numbers = {name: value for name, value in {**shown, **trajectory.metrics}.items() if value is not None}
@@ -561,7 +566,7 @@ _PLACES = {
         "MessagesExchange",
         "ResponsesExchange",
     ),
-    f"{_VIEWS}.compact": ("compact_validate", "compact_validate_json"),
+    f"{_VIEWS}.compact": ("compact_dump", "compact_validate", "compact_validate_json"),
     f"{_VIEWS}.histories": (
         "AnthropicMessagesHistory",
         "ChatCompletionsHistory",
@@ -584,11 +589,6 @@ _PLACES = {
     ),
 }
 """Further names of this module, loaded when they are used."""
-
-
-def compact_dump(given: Any) -> dict[str, Any]:
-    """Returns a trajectory, a group, or a list of either as JSON in which what is repeated stands once."""
-    return cast("dict[str, Any]", Trajectory.compact_dump(given))
 
 
 def __getattr__(name: str) -> Any:

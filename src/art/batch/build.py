@@ -34,9 +34,9 @@ from art.batch.batch_types import (
 )
 from art.batch.checked_rollouts import CheckedRollout, check_rollouts
 from art.batch.token_tree import build_tree
-from art.batch.turn_advantages import ESTIMATORS, TurnedRollout, turn_advantages
+from art.batch.turn_advantages import TurnedRollout, turn_advantages
 from art.errors import ConfigurationError
-from art.wire.algorithm import AdvantageSpec, Algorithm
+from art.wire.algorithm import OF_TURNS, AdvantageSpec, Algorithm
 from art.wire.jobs import IDENTICAL
 from art.wire.samples import split_candidates
 from art.wire.training import PLAIN_SAMPLING, SamplingSpec
@@ -262,37 +262,35 @@ def _judge(
 def _advantages(
     rollouts: Sequence[Sequence[CheckedRollout]], algorithm: Algorithm
 ) -> Sequence[Sequence[Advantage | None]]:
-    if algorithm.advantage.kind in ESTIMATORS:
-        return turn_values(rollouts, algorithm.advantage)
+    spec = algorithm.advantage
+    if spec.kind in OF_TURNS:
+        turned = [[_turns(one) for one in rollouts_G] for rollouts_G in rollouts]
+        return [
+            [_per_token(one, value_K, spec) for one, value_K in zip(rollouts_G, values_G, strict=True)]
+            for rollouts_G, values_G in zip(rollouts, turn_advantages(turned, spec), strict=True)
+        ]
     named = next((one.row.rollout for group in rollouts for one in group if one.row.turn_rewards), None)
     if named is not None:
         raise ConfigurationError(
-            f"Rollout {named!r} has rewards of turns, which advantages {algorithm.advantage.kind!r} ignore: "
-            f"choose an algorithm of turns ({', '.join(ESTIMATORS)}), or add them to the rollout's reward."
+            f"Rollout {named!r} has rewards of turns, which advantages {spec.kind!r} ignore: "
+            f"choose an algorithm of turns ({', '.join(OF_TURNS)}), or add them to the rollout's reward."
         )
     return advantages(
         [[one.reward for one in rollouts_G] for rollouts_G in rollouts],
         [[one.trainable_tokens for one in rollouts_G] for rollouts_G in rollouts],
-        algorithm.advantage,
+        spec,
     )
 
 
-def turn_values(
-    rollouts: Sequence[Sequence[CheckedRollout]], spec: AdvantageSpec
-) -> list[list[Advantage | None]]:
-    """Returns the advantages of turns, one number for each token of the samples that can be trained."""
-    turned = [[_turns(one) for one in rollouts_G] for rollouts_G in rollouts]
-    found: list[list[Advantage | None]] = []
-    for rollouts_G, values_G in zip(rollouts, turn_advantages(turned, spec), strict=True):
-        found.append([])
-        for rollout, value_K in zip(rollouts_G, values_G, strict=True):
-            if value_K is None:
-                found[-1].append(None)
-                continue
-            of_sample = dict(zip((id(row) for row in rollout.row.samples), value_K.tolist(), strict=True))
-            pieces = [np.full(len(row.completion_ids), of_sample[id(row)]) for row in rollout.samples]
-            found[-1].append(balanced(np.concatenate([np.zeros(0), *pieces]), spec.balance))
-    return found
+def _per_token(
+    rollout: CheckedRollout, value_K: npt.NDArray[np.float64] | None, spec: AdvantageSpec
+) -> Advantage | None:
+    """The advantages of turns, as one number for each token of the samples that can be trained."""
+    if value_K is None:
+        return None
+    of_turn = dict(zip((row.sample_id for row in rollout.row.samples), value_K, strict=True))
+    pieces = [np.full(len(row.completion_ids), of_turn[row.sample_id]) for row in rollout.samples]
+    return balanced(np.concatenate([np.zeros(0), *pieces]), spec.balance)
 
 
 def _turns(rollout: CheckedRollout) -> TurnedRollout | None:

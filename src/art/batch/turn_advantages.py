@@ -118,8 +118,7 @@ def _at_turns(values: Sequence[Array], compare: Callable[[Array], Array]) -> lis
 
 def _state_rloo(group: Sequence[TurnedRollout], spec: AdvantageSpec) -> list[Array]:
     returns = [returns_of(one, spec.gamma) for one in group]
-    by_turn = _at_turns(returns, leave_one_out)
-    found = [np.array(one) for one in by_turn]
+    found = _at_turns(returns, leave_one_out)
     for visits in _visits(group).values():
         for place, k in visits:
             others = [returns[p][t] for p, t in visits if p != place]

@@ -50,9 +50,7 @@ def hear_reply(
     started_at: float,
     answered_by: AnsweredBy | None = None,
 ) -> None:
-    """Lets the listener hear a call that is answered now."""
-    if dialect == "chat_completions":
-        note_call(reply, started_at)
+    """Lets the listener hear a call that is answered now. Choices of a chat have their note already."""
     exchange = exchange_of(dialect, request, reply, started_at, max(started_at, time.time()))
     exchange._answered_by = answered_by
     listener.on_exchange(exchange)

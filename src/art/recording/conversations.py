@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 
 from art.exchanges import RecordedExchange
@@ -39,16 +40,21 @@ def conversations_of(
 
     earlier: calls of the responses API before it, by the id of their reply.
     """
-    request, reply = exchange.request, as_dict(exchange.response)
+    request = exchange.request
     if exchange.dialect == "chat_completions":
-        messages = [as_dict(message) for message in request.get("messages") or ()]
-        tools = [as_dict(tool) for tool in request.get("tools") or ()] or None
-        return [CallConversation(messages, tools, list(exchange.response.choices))]
-    found = _READERS[exchange.dialect](request, reply, earlier)
+        return [chat_conversation(request, exchange.response)]
+    found = _READERS[exchange.dialect](request, as_dict(exchange.response), earlier)
     times = {"started_at": exchange.start_time.timestamp(), "ended_at": exchange.end_time.timestamp()}
     for conversation in found:
         note_choices(conversation.choices, {**times, "model": exchange.model})
     return found
+
+
+def chat_conversation(request: Mapping[str, Any], completion: ChatCompletion) -> CallConversation:
+    """Returns a call of chat completions."""
+    messages = [as_dict(message) for message in request.get("messages") or ()]
+    tools = [as_dict(tool) for tool in request.get("tools") or ()] or None
+    return CallConversation(messages, tools, list(completion.choices))
 
 
 def _choice(index: int, reason: str, message: Message, fields: Mapping[str, Any]) -> Choice:

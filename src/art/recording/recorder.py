@@ -15,7 +15,7 @@ from openai.types.chat.chat_completion import Choice
 
 from art.exchanges import RecordedExchange, TrajectoryExchanges
 from art.history import History
-from art.recording.conversations import CallConversation, conversations_of
+from art.recording.conversations import CallConversation, chat_conversation, conversations_of
 from art.types import get_messages, sample_id
 from art.wire.message_identity import as_dict, message_key, sorted_json
 from art.wire.rollouts import SAMPLE_FIELD
@@ -86,9 +86,8 @@ class Recorder:
         """
         if not self._open or not completion.choices:
             return
-        messages = [as_dict(message) for message in request["messages"]]
-        tools = [as_dict(tool) for tool in request.get("tools") or ()] or None
-        self._add(messages, tools, [_turn(choice) for choice in completion.choices], parent_id)
+        found = chat_conversation(request, completion)
+        self._add(found.messages, found.tools, [_turn(choice) for choice in found.choices], parent_id)
 
     def _add(
         self, messages: list[Any], tools: list[Any] | None, turns: Sequence[Any], parent_id: str | None

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from art.errors import is_installed
 from art.exchanges import AnsweredBy, Dialect
-from art.recording.captured_reply import hear_reply, read_reply
+from art.recording.captured_reply import hear_reply, note_call, read_reply
 from art.recording.listeners import Listener, current_listener, listening
 from art.recording.watched_bodies import (
     BodyReader,
@@ -188,6 +188,8 @@ def _record_reply(listener: Listener, call: _Call | None, started_at: float) -> 
         try:
             reply = read_reply(call.dialect, body, streamed=call.streams)
             if reply is not None:
+                if call.dialect == "chat_completions":
+                    note_call(reply, started_at)
                 hear_reply(listener, call.dialect, call.request, reply, started_at, call.answered_by)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             # A server may answer anything; the program that asked reads it as it likes.

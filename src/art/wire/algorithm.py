@@ -13,12 +13,13 @@ refused there with the reason. A *sequence* is all that one rollout sampled, ove
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from art.wire.records import Strict
 
+TurnEstimator = Literal["turn_return", "turn_rloo", "state_rloo", "progress", "gigpo", "mt_grpo", "turn_tree"]
 Estimator = Literal[
     "group",
     "centered",
@@ -31,17 +32,9 @@ Estimator = Literal[
     "gae",
     "distillation",
     "none",
-    "turn_return",
-    "turn_rloo",
-    "state_rloo",
-    "progress",
-    "gigpo",
-    "mt_grpo",
-    "turn_tree",
+    TurnEstimator,
 ]
-OF_TURNS: frozenset[Estimator] = frozenset(
-    {"turn_return", "turn_rloo", "state_rloo", "progress", "gigpo", "mt_grpo", "turn_tree"}
-)
+OF_TURNS: tuple[TurnEstimator, ...] = get_args(TurnEstimator)
 """Estimators that give each turn an advantage of its own, from the rewards of turns."""
 RatioLevel = Literal["token", "sequence", "geometric", "average", "geometric_average"]
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from art.errors import ConfigurationError
 from art.exchanges import TrajectoryExchanges
-from art.recording.recorder import Recorder
-from art.trajectories import Trajectory
-from art.types import sampled_step
+from art.trajectories import FROM_EXCHANGES, Trajectory
 
 TrajectoryT = TypeVar("TrajectoryT", bound=Trajectory)
-
-
-def fields_of_no_calls() -> dict[str, Any]:
-    """Returns the fields that follow from the calls, as they are without any."""
-    return {"messages_and_choices": [], "tools": None, "additional_histories": []}
 
 
 def copy_of_models(
@@ -35,7 +28,7 @@ def copy_of_models(
     asked = f"model_copy({include_models=}, {exclude_models=})"
     if isinstance(include_models, str) or isinstance(exclude_models, str):
         raise ConfigurationError(f"{asked}: give a list of names")
-    if derived := sorted({"exchanges", *fields_of_no_calls()}.intersection(updated)):
+    if derived := sorted({"exchanges", *FROM_EXCHANGES}.intersection(updated)):
         raise ConfigurationError(f"{asked}: {', '.join(derived)} of `update` follow from the calls")
     if not calls:
         raise ConfigurationError(
@@ -51,17 +44,16 @@ def copy_of_models(
     if not kept:
         models = ", ".join(dict.fromkeys(call.model for call in calls))
         raise ConfigurationError(f"{asked} leaves no call; the calls are of {models}")
+    empty = {name: Trajectory.model_fields[name].get_default() for name in FROM_EXCHANGES}
     fresh = {"exchanges": TrajectoryExchanges(), "metrics": dict(trajectory.metrics)}
-    chosen = trajectory.model_copy(update={**fields_of_no_calls(), **fresh})
+    no_steps = {"initial_policy_version": None, "final_policy_version": None}
+    chosen = trajectory.model_copy(update={**empty, **fresh, **no_steps})
     chosen._scope = None
-    recorder = Recorder(chosen, with_exchanges=True)
     for call in kept:
         chosen.exchanges.add(call)
-        recorder.add_conversations(call)
-    steps = [step for choice in chosen._choices_said() if (step := sampled_step(choice)) is not None]
-    chosen.initial_policy_version = min(steps, default=None)
-    chosen.final_policy_version = max(steps, default=None)
-    counts = [count for call in kept if (count := call.completion_tokens()) is not None]
-    if "completion_tokens" in chosen.metrics and counts:
-        chosen.metrics["completion_tokens"] = sum(counts)
+    chosen._read_exchanges()
+    chosen._note_steps()
+    tokens = chosen.exchanges.completion_tokens()
+    if "completion_tokens" in chosen.metrics and tokens is not None:
+        chosen.metrics["completion_tokens"] = tokens
     return chosen

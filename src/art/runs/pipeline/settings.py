@@ -14,7 +14,7 @@ from art.backend import Keyword, LearningOptions, Refused
 from art.client.options.declared_options import declared_options
 from art.client.requests.train_request import algorithm_of
 from art.errors import ConfigurationError, NotBuiltError
-from art.tracking.names import SPLITS
+from art.tracking.names import spellings
 
 CHECKPOINT_CREATED_AT_METRIC = "checkpoint/created_at_unix"
 CHECKPOINT_EVAL_COMPLETED_METRIC = "checkpoint/eval_completed"
@@ -58,11 +58,9 @@ def keep_recent_and_top(
     """
     if recent < 0 or top < 0:
         raise ConfigurationError(f"keep_recent_and_top({recent=}, {top=}): neither may be negative")
-    first, _, split = metric.partition("/")
-    names = [metric, f"{split}/{first}"] if SPLITS & {first, split} else [metric]
 
     def score(checkpoint: CheckpointInfo) -> float:
-        known = (checkpoint.metrics[name] for name in names if name in checkpoint.metrics)
+        known = (checkpoint.metrics[name] for name in spellings(metric) if name in checkpoint.metrics)
         return next(known, math.nan)
 
     def keep(context: CheckpointRetentionContext) -> set[int]:
