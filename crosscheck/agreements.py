@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from crosscheck.cases import Parts
+from crosscheck.cases import PART_WEIGHTS, Parts
 from crosscheck.fixtures import SIZE
 
 STD_EPSILON = {"trl": 1e-4, "verl": 1e-6, "openrlhf": 1e-9}
@@ -43,6 +43,14 @@ def adjusted(peer: str, case: str, part: str, theirs: torch.Tensor, x: Parts) ->
         if case == "advantage batch_std":
             std_B = rewards_B.std().expand_as(rewards_B)
         return theirs * ((std_B + STD_EPSILON[peer]) / (std_B + OURS))[:, None]
+    if case == "advantage gdpo":  # its parts are so large there that the constant acts once, on the sums
+        parts = {name: x[name].reshape(-1, SIZE) for name in PART_WEIGHTS}
+        sum_GS = sum(
+            w * (one - one.mean(1, keepdim=True)) / one.std(1, keepdim=True)
+            for w, one in ((PART_WEIGHTS[name], part) for name, part in parts.items())
+        )
+        std = torch.as_tensor(sum_GS).std()
+        return theirs * (std + STD_EPSILON[peer]) / (std + OURS)
     if (peer, case) in POPULATION and part == "advantages":
         tokens = float(x["mask_BL"].sum())
         return theirs * ((tokens - 1) / tokens) ** 0.5

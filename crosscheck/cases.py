@@ -6,6 +6,7 @@ A named algorithm is taken from the table as it stands; what a case changes is s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,14 +16,24 @@ from art.batch.advantages import advantages
 from art.batch.aggregation import weigh
 from art.batch.algorithms import resolve
 from art.batch.checked_rollouts import overlong_penalty
+from art.batch.part_advantages import part_advantages
 from art.training.critic import Critic
-from art.training.first_pass import FirstScores
+from art.training.first_pass import FirstScores, highest_entropies
 from art.training.losses.base import LossInputs
 from art.training.losses.compose import kl_loss
 from art.training.losses.registry import make_loss
 from art.training.minibatches import EntryColumns
 from art.training.token_advantages import gae, shape_advantages, whiten
-from art.wire.algorithm import AdvantageSpec, AggregationSpec, Algorithm, CriticSpec, KlSpec, OverlongSpec
+from art.wire.algorithm import (
+    AdvantageSpec,
+    AggregationSpec,
+    Algorithm,
+    CriticSpec,
+    KlSpec,
+    LossSpec,
+    OverlongSpec,
+)
+from art_extensions.preferences.losses import preference_algorithm
 from crosscheck.fixtures import SIZE, TOKENS
 
 Tensors = Mapping[str, torch.Tensor]
@@ -92,6 +103,33 @@ def mismatch(x: Tensors, *corrections: dict[str, Any], **parts: Any) -> Parts:
     return clipped(x, mismatch=list(corrections), **parts)
 
 
+def top_entropy(x: Tensors, share: float) -> Parts:
+    """The same of the tokens that a step keeps."""
+    entropies_E = x["entropies_BL"][x["mask_BL"].bool()]
+    kept_E, _ = highest_entropies(entropies_E, share, torch.ones_like(entropies_E, dtype=torch.bool))
+    algorithm = resolve("grpo", **SEVERAL_UPDATES, aggregation="token_mean", top_entropy=share)
+    loss = make_loss(algorithm)
+    return scored(
+        x,
+        "logprobs_BL",
+        algorithm.aggregation,
+        "old_BL",
+        lambda y: loss(replace(y, kept_E=kept_E)).loss,
+    )
+
+
+def entropy_bonus(x: Tensors, coefficient: float) -> Parts:
+    """The same with a bonus, of entropies that no gradient flows through."""
+    loss, mask_BL = make_loss(resolve("grpo", **SEVERAL_UPDATES)), x["mask_BL"].bool()
+    return scored(
+        x,
+        "logprobs_BL",
+        AggregationSpec(kind="token_mean"),
+        "old_BL",
+        lambda y: loss(y).loss - coefficient * y.mean(x["entropies_BL"][mask_BL]),
+    )
+
+
 def kl(x: Tensors, estimator: Any) -> Parts:
     spec = KlSpec(estimator=estimator, coefficient=1.0)
     return scored(x, "logprobs_BL", AggregationSpec(), "old_BL", lambda y: kl_loss(spec, y))
@@ -120,6 +158,18 @@ def advantage(x: Tensors, kind: Any, **options: Any) -> Parts:
     return {"advantages": result_BL}
 
 
+PART_WEIGHTS: Mapping[str, float] = MappingProxyType({"rewards_B": 2.0, "advantages_B": -0.5})
+"""Two fixtures as the parts of a reward."""
+
+
+def advantage_of_parts(x: Tensors) -> Parts:
+    rows = [{name: float(x[name][row]) for name in PART_WEIGHTS} for row in range(len(x["mask_BL"]))]
+    groups = [rows[start : start + SIZE] for start in range(0, len(rows), SIZE)]
+    found = part_advantages(groups, PART_WEIGHTS, AdvantageSpec(kind="gdpo", std="sample"))
+    advantages_B = torch.tensor([one for group in found for one in group], dtype=torch.float64)
+    return {"advantages": advantages_B[:, None] * x["mask_BL"]}
+
+
 def generalised(x: Tensors, mask: str = "mask_BL") -> Parts:
     mask_BL = x[mask].bool()
     sequence_E = mask_BL.nonzero()[:, 0]
@@ -144,7 +194,8 @@ def kl_in_reward(x: Tensors, kind: Any, **options: Any) -> Parts:
         reference_E=x["reference_BL"][mask_BL],
     )
     values_E = x["values_BL"][mask_BL] if kind == "gae" else None
-    first = FirstScores(logprobs_E=x["old_BL"][mask_BL], values_E=values_E)
+    old_E = x["old_BL"][mask_BL]
+    first = FirstScores(logprobs_E=old_E, entropies_E=torch.zeros_like(old_E), values_E=values_E)
     numbered = list(zip(x["rewards_B"].tolist(), range(len(mask_BL)), strict=True))
     groups = [numbered[start : start + SIZE] for start in range(0, len(numbered), SIZE)]
     shaped, _ = shape_advantages(columns, algorithm, first, groups)
@@ -154,6 +205,56 @@ def kl_in_reward(x: Tensors, kind: Any, **options: Any) -> Parts:
     return {
         name: torch.zeros_like(x["mask_BL"]).masked_scatter(mask_BL, part) for name, part in parts.items()
     }
+
+
+def preferences(x: Tensors, **params: Any) -> Parts:
+    """Pairs of rows that follow each other, the chosen one first."""
+    spec = LossSpec(name="preference", params={"beta": 0.1, **params})
+    algorithm = preference_algorithm("dpo", spec, KlSpec(coefficient=0.1, place="term"))
+    rows_B = torch.arange(len(x["mask_BL"]))
+    return signed(x, algorithm, 1.0 - 2.0 * (rows_B % 2), rows_B // 2)
+
+
+def labelled(x: Tensors) -> Parts:
+    """Even rows are desirable. The reference point is what our scoring of the mismatched replies gives."""
+    rows_B = torch.arange(len(x["mask_BL"]))
+    kl = KlSpec(coefficient=0.1, place="term")
+    scoring = preference_algorithm("kto", LossSpec(name="kto", params={"beta": 0.1}), kl)
+    mismatched = {**x, "reference_BL": x["mismatched_reference_BL"]}
+    scored = make_loss(scoring)(
+        sequences(mismatched, x["mismatched_BL"], torch.ones(len(rows_B)), rows_B)
+    ).metrics["objective/log_ratio"]
+    point = max(0.0, scored.item())
+    spec = LossSpec(name="kto", params={"beta": 0.1, "reference_point": point})
+    signs_B = torch.where(rows_B % 2 == 0, 1.5, -0.5)
+    parts = signed(x, preference_algorithm("kto", spec, kl), signs_B, rows_B)
+    return {**parts, "reference point": torch.tensor([point], dtype=torch.float64)}
+
+
+def signed(x: Tensors, algorithm: Algorithm, signs_B: torch.Tensor, sequence_B: torch.Tensor) -> Parts:
+    variable_BL = x["logprobs_BL"].clone().requires_grad_()
+    loss = make_loss(algorithm)(sequences(x, variable_BL, signs_B, sequence_B)).loss
+    (gradient,) = torch.autograd.grad(loss, variable_BL)
+    return {"loss": loss.detach().reshape(1), "gradient": gradient}
+
+
+def sequences(
+    x: Tensors, logprobs_BL: torch.Tensor, signs_B: torch.Tensor, sequence_B: torch.Tensor
+) -> LossInputs:
+    """Rows as signed entries of their sequences, which are weighed by their number alone."""
+    mask_BL = x["mask_BL"].bool()
+    row_E = mask_BL.nonzero()[:, 0]
+    logprobs_E = logprobs_BL[mask_BL]
+    return LossInputs(
+        logprobs_E=logprobs_E,
+        sampled_logprobs_E=logprobs_E.detach(),
+        proximal_logprobs_E=logprobs_E.detach(),
+        reference_logprobs_E=x["reference_BL"][mask_BL],
+        advantages_E=signs_B.double()[row_E],
+        weights_E=torch.ones_like(logprobs_E),
+        sequence_E=sequence_B[row_E],
+        normalizer=float(len(set(sequence_B.tolist()))),
+    )
 
 
 def overlong(x: Tensors) -> Parts:
@@ -186,6 +287,8 @@ CASES: Mapping[str, Callable[[Tensors], Parts]] = MappingProxyType(
         "supervised": lambda x: policy(x, "sft", **ONE_UPDATE),
         "ppo + kl k3": lambda x: clipped(x, kl={"coefficient": 0.1}),
         "ppo + kl k3, importance": lambda x: clipped(x, kl={"coefficient": 0.1, "importance": True}),
+        "top entropy": lambda x: top_entropy(x, 0.2),
+        "entropy bonus": lambda x: entropy_bonus(x, 0.1),
         "mismatch token_truncate": lambda x: mismatch(x, bound("token_truncate", 0.0, 1.2)),
         "mismatch token_clip": lambda x: mismatch(x, bound("token_truncate", 0.8, 1.25)),
         "mismatch sequence_truncate": lambda x: mismatch(x, bound("sequence_truncate", 0.0, 1.2)),
@@ -203,9 +306,14 @@ CASES: Mapping[str, Callable[[Tensors], Parts]] = MappingProxyType(
         "kl k3": lambda x: kl(x, "k3"),
         "value": value,
         "overlong": overlong,
+        "dpo": preferences,
+        "dpo, length normalised": lambda x: preferences(x, length_normalised=True),
+        "ipo": lambda x: preferences(x, ipo=True, length_normalised=True),
+        "kto": labelled,
         "advantage group": lambda x: advantage(x, "group", std="sample"),
         "advantage centered": lambda x: advantage(x, "centered"),
         "advantage batch_std": lambda x: advantage(x, "batch_std", std="sample"),
+        "advantage gdpo": advantage_of_parts,
         "advantage rloo": lambda x: advantage(x, "rloo"),
         "advantage reinforce++": lambda x: advantage(x, "reinforce++", std="sample", gamma=0.95),
         "advantage reinforce++_baseline": lambda x: advantage(x, "reinforce++_baseline", std="sample"),

@@ -10,7 +10,8 @@ B = 32 rows in groups of 4 that follow each other, L = 12 tokens at most; all in
     sampler_BL    as the engine recorded them                reference_BL  of the reference policy
     advantages_B  one per row                                rewards_B     one per row, no two equal
     values_BL     a critic's                                 old_values_BL its values before the step
-    returns_BL    what the critic is to predict
+    returns_BL    what the critic is to predict              entropies_BL  of the policy, in nats
+    mismatched_BL, mismatched_reference_BL   of replies behind other prompts, under policy and reference
 
 Ratios reach far beyond every clip, to both sides and with both signs of advantage.
 """
@@ -44,7 +45,7 @@ def make(seed: int = 7) -> dict[str, Array]:
 
     old_BL = near(logprobs_BL, 0.6)
     values_BL = rng.normal(size=(ROWS, TOKENS))
-    return {
+    made = {
         "mask_BL": mask_BL,
         "holes_BL": holes_BL,
         "logprobs_BL": logprobs_BL,
@@ -56,7 +57,11 @@ def make(seed: int = 7) -> dict[str, Array]:
         "values_BL": values_BL,
         "old_values_BL": values_BL + 0.3 * rng.normal(size=(ROWS, TOKENS)),
         "returns_BL": rng.normal(size=(ROWS, TOKENS)),
+        "entropies_BL": rng.uniform(0.0, 2.0, (ROWS, TOKENS)),
     }
+    mismatched_BL = -rng.uniform(2.0, 6.0, (ROWS, TOKENS))
+    reference_BL = near(mismatched_BL - 0.2, 0.3)  # so that the estimate of the KL is above 0
+    return {**made, "mismatched_BL": mismatched_BL, "mismatched_reference_BL": reference_BL}
 
 
 def write(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 Every dialog has a random data set of its own: nothing can be learned by heart. Tools, answers and tasks are
 the server's (`art_extensions.testing.mcp_servers.weather`), and `complete_task` ends a dialog as in
-`art.environments.mcp.rollout`.
+`art_extensions.scenarios.mcp.rollout`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from art.environments.mcp.types import MCPTool, complete_task_tool
 from art.environments.tasks import Message
 from art.rendering.nano import create_nano_renderer
+from art_extensions.scenarios.mcp.types import MCPTool, complete_task_tool
 from art_extensions.testing.mcp_servers import weather as service
 from art_extensions.testing.mcp_servers.weather import (
     ALERTS,

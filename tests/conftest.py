@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import gc
 import os
 import platform
@@ -37,7 +39,12 @@ fork_server.install()
 gc.disable()  # until all is imported: none of that is garbage, and looking through it takes seconds
 
 
+kept: list[functools._lru_cache_wrapper[object]] = []
+"""What functions of tests and their helpers keep."""
+
+
 def pytest_collection_finish() -> None:
+    kept[:] = find_caches()
     gc.freeze()
     gc.enable()
     file_began_at[:] = [core_seconds()]
@@ -62,6 +69,33 @@ platform.processor()  # asks `uname -p`, once a process: openai's client would d
 sys.addaudithook(lambda event, given: started.append(f"{event}{given[:2]}") if event in STARTS else None)
 
 
+def find_caches() -> list[functools._lru_cache_wrapper[object]]:
+    """Returns the caches of functions of `tests`."""
+    folder = f"{Path(__file__).parent}{os.sep}"
+    values = [
+        value
+        for module in [*sys.modules.values()]
+        if str(getattr(module, "__file__", "")).startswith(folder)
+        for value in vars(module).values()
+        if isinstance(value, functools._lru_cache_wrapper)
+        and not value.__module__.startswith(("art.", "art_extensions."))
+    ]
+    return [*{id(one): one for one in values}.values()]
+
+
+def forget() -> None:
+    """Empties the caches of tests when a file has ended, and gives the free pages back.
+
+    Six tokenizers, or the syntax of all files, take as much as all else.
+    """
+    full = [one for one in kept if one.cache_info().currsize]
+    for one in full:
+        one.cache_clear()
+    if full:
+        with contextlib.suppress(AttributeError):  # another C library than glibc
+            ctypes.CDLL(None).malloc_trim(0)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     started.clear()
@@ -83,6 +117,7 @@ def core_seconds() -> float:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
     yield
     if nextitem is None or nextitem.path != item.path:
+        forget()
         now = core_seconds()
         item.user_properties.append((FILE_SECONDS, now - file_began_at[0]))
         file_began_at[:] = [now]

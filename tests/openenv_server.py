@@ -1,4 +1,4 @@
-"""A real server of OpenEnv for tests, in the environment of Python that has the library."""
+"""A real server of OpenEnv for tests, in an environment of Python that has the library."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ PROGRAM = TESTS / "extensions" / "environments" / "programs" / "openenv_worlds.p
 
 
 @contextmanager
-def openenv_server() -> Iterator[str]:
-    """Yields the address under which the environments of openenv_worlds.py are."""
+def openenv_server(python: Path = PYTHON) -> Iterator[str]:
+    """Yields the address under which the environments of openenv_worlds.py are.
+
+    python: that of the environment with the library; 0.3 by default.
+    """
     variables = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
     with StartedProgram(
-        [str(PYTHON), "-W", "ignore", str(PROGRAM)], env=variables, stdout=subprocess.PIPE, text=True
+        [str(python), "-W", "ignore", str(PROGRAM)], env=variables, stdout=subprocess.PIPE, text=True
     ) as server:
         try:
             assert server.stdout is not None

@@ -21,8 +21,12 @@ from art.extensions import (
     ENGINE,
     ENVIRONMENT,
     GROUP,
+    INSTALLATION,
+    JOB,
+    LORA,
     MIGRATION,
     MODEL,
+    OPTIMIZER,
     PAGES,
     PLACER,
     PRICES,
@@ -32,6 +36,7 @@ from art.extensions import (
     RUNTIME,
     SANDBOX,
     SINK,
+    STORAGE,
     STORE,
     TUNER,
     WATCH,
@@ -66,8 +71,12 @@ def test_ours_come_through_the_door() -> None:
         DIALECT,
         ENGINE,
         ENVIRONMENT,
+        INSTALLATION,
+        JOB,
+        LORA,
         MIGRATION,
         MODEL,
+        OPTIMIZER,
         PAGES,
         PLACER,
         PRICES,
@@ -76,6 +85,7 @@ def test_ours_come_through_the_door() -> None:
         REWARD,
         RUNTIME,
         SANDBOX,
+        STORAGE,
         STORE,
         TUNER,
         WATCH,
@@ -85,7 +95,14 @@ def test_ours_come_through_the_door() -> None:
     folders = {point.value.split(".")[1] for kind in kinds for point in extension_points(kind).values()}
     there = {one.name for one in OURS.iterdir() if (one / "__init__.py").exists()}
     # Trackers load their libraries; the others are import paths that users know, or methods of trajectories.
-    assert there - folders == {"langgraph", "sinks", "testing", "token_views"} and extension_points(SINK)
+    assert there - folders == {
+        "langgraph",
+        "pipeline",
+        "sft_data",
+        "sinks",
+        "testing",
+        "token_views",
+    } and extension_points(SINK)
 
 
 def test_one_that_nobody_gives_is_named_with_those_that_are_there() -> None:

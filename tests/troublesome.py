@@ -17,7 +17,7 @@ except ImportError:  # version 1 of the SDK
     from mcp.server.fastmcp.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
-from art.environments.mcp.server_address import preserve_root_logger
+from art.process.root_logger import preserve_root_logger
 
 READS = ToolAnnotations.model_validate({"readOnlyHint": True})
 WRITES = ToolAnnotations.model_validate({"readOnlyHint": False})

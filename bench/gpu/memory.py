@@ -12,10 +12,10 @@ from multiprocessing import get_context
 import torch
 
 from art.errors import TrainingError
-from art.training.hardware import plan_hardware
 from art.training.memory_plan import TWICE
 from art.training.trainer import Trainer
 from art.wire.training import LoraSpec
+from art_extensions.doctor.hardware import plan_hardware
 from bench.gpu.results import Session
 from bench.gpu.shapes import find_shape, make_policy, start_peak
 from bench.gpu.trainer import dense_row, step_request

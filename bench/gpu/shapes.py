@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from art.training.hardware import ARCHITECTURES, Architecture
 from art.training.policy import Policy
+from art_extensions.doctor.hardware import ARCHITECTURES, Architecture
 
 TINY = Architecture("qwen3", 64, 2, 4, 2, 16, 128, 512, 4096, True)
 """Stands in for each model when a run is dry."""

@@ -37,6 +37,7 @@ async def learn(job: dict[str, Any]) -> dict[str, Any]:
         backend=backend,
         tell=say,
         eval_scenarios=job["evaluations"],
+        eval_group_size=job["evaluation_rollouts"],
         warmup_steps=2,
         final_share=0.1,
         **{
@@ -46,16 +47,22 @@ async def learn(job: dict[str, Any]) -> dict[str, Any]:
     )
     await backend.close()
     compared, score = report.comparison, job["score"]
+    by_reward = score == "reward"
     sides = {"before": compared.before, "after": compared.after}
     return {
         "steps": [
-            {"step": row.step, "reward": row.reward, "score": row.figures[score]} for row in report.steps
+            {
+                "step": row.step,
+                "reward": row.reward,
+                "score": row.reward if by_reward else row.figures[score],
+            }
+            for row in report.steps
         ],
         **{
             name: {
                 "reward": side.judged,
                 "interval": side.estimate and [side.estimate.low, side.estimate.high],
-                "score": side.figures[score],
+                "score": side.judged if by_reward else side.figures[score],
                 "rollouts": side.attempts,
             }
             for name, side in sides.items()

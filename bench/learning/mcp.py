@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import art
-import art.environments.mcp
+import art_extensions.scenarios.mcp
 from art.process import environment
 from art.process.resources import find_free_tcp_port
 from art_extensions.scenarios.mcp_rl.mcp_run import McpRunFolder
@@ -143,7 +143,7 @@ async def skill_at(kept: McpRunFolder, server: str, model: art.TrainableModel, s
 
     async def greedy(scenario: Any) -> float:
         async with limit:
-            done = await art.environments.mcp.rollout(
+            done = await art_extensions.scenarios.mcp.rollout(
                 policy(model, step),
                 scenario,
                 server,

@@ -28,7 +28,6 @@ from typing import Any
 import art
 from art.environments.adapters.environment import NamedEnvironment, Scenario
 from art.environments.adapters.scenario_sampler import ScenarioSampler
-from art.runs.evaluation import pass_at_k
 from bench.learning.cells import Cell, Measured, Point, estimate_of
 from bench.learning.example_tasks import PROMPTS, ExampleTask, row_of, row_of_rollout, tokens_of
 
@@ -160,6 +159,8 @@ class Learner:
         each, skill = self.cell.each, {}
         scores = await self.evaluate(each=each, prompt=prompt)
         if each >= 8:
+            from art_extensions.evaluation.checkpoint_scores import pass_at_k
+
             greedy = await self.score(self.held_out, each=1, temperature=0.0, prompt=prompt)
             skill["greedy"] = round(fmean(one[0] for one in greedy), 4)
             skill["pass_at_8"] = round(fmean(pass_at_k(int(sum(one)), each, 8) for one in scores), 4)

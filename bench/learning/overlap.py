@@ -7,7 +7,7 @@ page would make it. Four loops train the same model with the same learning rate,
     blocking      gather the step's groups, train, gather the next
     overlapped    art.overlapped: the next step's groups are gathered while one is gathered and trained
     ahead         the same, at most `OFF_POLICY` steps off policy instead of one
-    pipeline      art.runs.pipeline.PipelineTrainer, at most `OFF_POLICY` steps off policy
+    pipeline      art_extensions.pipeline.PipelineTrainer, at most `OFF_POLICY` steps off policy
 
 The last two learn a little less from a step, since their samples are older: they take `EXTRA` steps more,
 on the clock, to end where the first does.
@@ -31,7 +31,7 @@ from typing import Any
 
 import art
 from art.environments.tasks import yes_no_maybe
-from art.runs.pipeline import PipelineTrainer
+from art_extensions.pipeline import PipelineTrainer
 from bench.rows import Row, write_rows
 
 STEPS, GROUPS, ATTEMPTS, OFF_POLICY, WORKERS = 10, 8, 8, 3, 24

@@ -1,4 +1,4 @@
-"""What `bench.learning.environments` trains on or shows: a text world, and a short form of a game's turns."""
+"""What `bench.learning.environments` trains on or shows: a text world, rows, a game's turns in short."""
 
 from __future__ import annotations
 
@@ -50,3 +50,35 @@ def short_board(turn: str) -> str:
     """
     rows = re.findall(r"^ (\S+) \| (\S+) \| (\S+) $", turn, re.MULTILINE)[-SIZE:]
     return "\n".join(" ".join(row) for row in rows)
+
+
+NAMES = "Tom Anna Ben Mia Sam Lily Max Eva Leo Zoe".split()
+THINGS = "apples books coins stamps shells pens cards keys".split()
+
+
+def make_lookup_rows(count: int) -> list[dict[str, Any]]:
+    """Returns rows of SkyRL's form: who has how many things, and how many one of them has. Two answered
+    questions stand before each, and show the form of an answer of GSM8K.
+    """
+    chance = random.Random(0)
+
+    def ask() -> tuple[str, int]:
+        names, thing = chance.sample(NAMES, 3), chance.choice(THINGS)
+        numbers = [chance.randint(2, 19) for _ in names]
+        asked = chance.randrange(len(names))
+        told = " ".join(f"{name} has {number} {thing}." for name, number in zip(names, numbers, strict=True))
+        return f"{told} How many {thing} does {names[asked]} have?", numbers[asked]
+
+    shown = [
+        {"role": role, "content": text}
+        for question, answer in (ask(), ask())
+        for role, text in (("user", question), ("assistant", f"#### {answer}"))
+    ]
+    asked = [ask() for _ in range(count)]
+    return [
+        {
+            "prompt": [*shown, {"role": "user", "content": question}],
+            "reward_spec": {"ground_truth": str(answer)},
+        }
+        for question, answer in asked
+    ]

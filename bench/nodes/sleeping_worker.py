@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from art.engine.protocol import Delta, GenerateRequest, Ranked, Sink
+from art.engine.protocol import Delta, GenerateRequest, Ranked, Rows, Sink
 from art.engine.worker_process import run_worker
 from art.errors import OverloadedError, RequestError
-from art.wire.engine import EngineHealth, WorkerStart
+from art.wire.engine import Alternatives, EngineHealth, WorkerStart
 
 PLACES, SECONDS, MAX_WAITING = 16, 0.2, 4096
 TOKEN = 65
@@ -94,7 +94,9 @@ class SleepingEngine:
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         return [[-1.0] * (len(row) - 1) for row in rows]
 
-    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+    async def rank(
+        self, adapter: str | None, rows: Rows, most: int, alternatives: Alternatives | None = None
+    ) -> list[Ranked]:
         raise RequestError("a sleeping engine ranks nothing", status=400, code="unsupported")
 
     async def sleep(self) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
+from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked, Rows
 from art.errors import (
     DeadlineError,
     NotFoundError,
@@ -26,6 +26,7 @@ from art.errors import (
 )
 from art.process.worker import SharedDisk, WorkerDisk, WorkerSpec
 from art.server.workers.health_board import HealthBoard
+from art.wire.engine import Alternatives
 
 STALL_SECONDS = 60.0
 """Silence after which a client takes its worker for stuck, as `Deadlines.stall`."""
@@ -291,7 +292,9 @@ class VirtualEngine:
             raise NotFoundError(f"no adapter {adapter!r} on {self.worker.label}", status=404)
         return [[score_of(self.adapters[adapter])] * (len(row) - 1) for row in rows]
 
-    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+    async def rank(
+        self, adapter: str | None, rows: Rows, most: int, alternatives: Alternatives | None = None
+    ) -> list[Ranked]:
         raise WorkerError("virtual engines rank nothing")
 
     async def sleep(self) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.rows import Row, write_rows
 from bench.serving.loop import random_model
 from bench.serving.overhead import overhead_rows
-from bench.serving.served import LIMIT_SECONDS, Served, answer, serving, start
+from bench.serving.served import LIMIT_SECONDS, Served, answer, serving, start, train_once
 
 HELD, TOKENS = 2000, 48
 HEALTH_SECONDS = 0.1
@@ -72,28 +72,11 @@ def all_held_rows(served: Served) -> list[Row]:
 
 
 def train_until(served: Served, over: threading.Event) -> None:
-    """Steps of 64 trajectories, one after the other."""
+    """Steps one after the other."""
     number = 0
     while not over.is_set():
         number += 1
-        samples = sampled(served)
-        trajectories = [
-            {"rollout": f"r{at}", "reward": float(at % 2), "samples": [one]} for at, one in enumerate(samples)
-        ]
-        groups = [{"trajectories": trajectories[at : at + 8]} for at in range(0, len(trajectories), 8)]
-        job = {"job_id": f"t{number}", "groups": groups, "optimizer": {"learning_rate": 1e-4}}
-        served.http.post("/art/models/bench/player/train", json=job).raise_for_status()
-        with served.http.stream("GET", f"/art/jobs/t{number}/events") as reply:
-            last = [line for line in reply.iter_lines() if line.strip()][-1]
-        if json.loads(last)["type"] != "result":
-            raise SystemExit(f"training failed: {last}")
-
-
-def sampled(served: Served) -> list[str]:
-    """Samples of one question, to be trained on."""
-    body = {"model": "player", "messages": [{"role": "user", "content": "Say yes, no or maybe."}]}
-    reply = served.http.post("/v1/chat/completions", json={**body, "n": 64, "max_tokens": 16})
-    return [choice["sample_id"] for choice in reply.raise_for_status().json()["choices"]]
+        train_once(served, f"t{number}")
 
 
 def main() -> None:

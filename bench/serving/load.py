@@ -9,6 +9,7 @@
 `paired`: each request of both, one right after the other, in an order drawn by lot.
 `bodies`: bodies of so many bytes over so many connections until the standard input ends: `whole` ones, or
             all but the last byte and then nothing.
+`held`: connections that are hardly used (`bench/serving/held_connections.py`).
 `pulse`: GET /health every `every` seconds until the standard input ends.
 """
 
@@ -24,6 +25,7 @@ from typing import Any
 
 from art.engine.protocol import GenerateRequest, Sampling
 from art.engine.remote import RemoteEngine
+from bench.serving.held_connections import held
 from bench.serving.lean_http import Connection, Reply, connect, http_request
 
 LIMIT_SECONDS = 240.0
@@ -252,7 +254,14 @@ async def bodies(job: dict[str, Any]) -> dict[str, Any]:
     return {"answered": answered}
 
 
-KINDS = {"requests": requests, "direct": direct, "paired": paired, "bodies": bodies, "pulse": pulse}
+KINDS = {
+    "requests": requests,
+    "direct": direct,
+    "paired": paired,
+    "bodies": bodies,
+    "pulse": pulse,
+    "held": held,
+}
 
 
 async def main() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import psutil
 
-from art.client.backends.local_server import ServerProcess
+from art.client.backends.local_server import ServerProcess, SupervisorLimits
 
 TEXTS = 64
 LIMIT_SECONDS = 300.0
@@ -84,11 +84,13 @@ def answer(child: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def serving(base: Path, folder: Path) -> Iterator[Served]:
-    process = ServerProcess(folder, {"engine": ENGINE, "trainer": ENGINE})
+def serving(base: Path | str, folder: Path, **options: Any) -> Iterator[Served]:
+    """options: of the server, beside those of its workers."""
+    limits = SupervisorLimits(start_s=2 * LIMIT_SECONDS)
+    process = ServerProcess(folder, {"engine": ENGINE, "trainer": ENGINE, **options}, limits=limits)
     process.ensure_running()
     headers = {"authorization": f"Bearer {process.key}"}
-    http = httpx.Client(base_url=process.url, headers=headers, timeout=120, trust_env=False)
+    http = httpx.Client(base_url=process.url, headers=headers, timeout=2 * LIMIT_SECONDS, trust_env=False)
     try:
         model = {"project": "bench", "name": "player", "base_model": str(base)}
         http.post("/art/models", json=model).raise_for_status()
@@ -98,3 +100,25 @@ def serving(base: Path, folder: Path) -> Iterator[Served]:
     finally:
         http.close()
         process.stop()
+
+
+def train_once(served: Served, job_id: str) -> None:
+    """A step of 64 trajectories. Raises SystemExit where it fails."""
+    trajectories = [
+        {"rollout": f"r{at}", "reward": float(at % 2), "samples": [one]}
+        for at, one in enumerate(sampled(served))
+    ]
+    groups = [{"trajectories": trajectories[at : at + 8]} for at in range(0, len(trajectories), 8)]
+    job = {"job_id": job_id, "groups": groups, "optimizer": {"learning_rate": 1e-4}}
+    served.http.post("/art/models/bench/player/train", json=job).raise_for_status()
+    with served.http.stream("GET", f"/art/jobs/{job_id}/events") as reply:
+        last = [line for line in reply.iter_lines() if line.strip()][-1]
+    if json.loads(last)["type"] != "result":
+        raise SystemExit(f"training failed: {last}")
+
+
+def sampled(served: Served) -> list[str]:
+    """Samples of one question, to be trained on."""
+    body = {"model": "player", "messages": [{"role": "user", "content": "Say yes, no or maybe."}]}
+    reply = served.http.post("/v1/chat/completions", json={**body, "n": 64, "max_tokens": 16})
+    return [choice["sample_id"] for choice in reply.raise_for_status().json()["choices"]]

@@ -2,7 +2,8 @@
 
 Everything from `_generate_and_score_completions` (advantages, corrections of the sampler) to `_compute_loss`
 is TRL's own code. What is given to it: rollouts through `rollout_func`, rewards, and the numbers that
-`_get_per_token_logps_and_entropies` would compute from the model. Runs in TRL's environment.
+`_get_per_token_logps_and_entropies` would compute from the model. `DPOTrainer` and `KTOTrainer` are given a
+model that answers with the fixtures' logprobs; their losses are TRL's own. Runs in TRL's environment.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
@@ -19,7 +21,16 @@ from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl import (
+    DPOConfig,
+    DPOTrainer,
+    GRPOConfig,
+    GRPOTrainer,
+    KTOConfig,
+    KTOTrainer,
+    RLOOConfig,
+    RLOOTrainer,
+)
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 GROUP_SIZE, VOCABULARY = 4, 16
@@ -32,11 +43,12 @@ class Given:
     """Mixed into a trainer: logprobs come from the fixtures, in the order in which they are asked for."""
 
     variable: torch.Tensor
+    entropies: torch.Tensor
     constants: list[torch.Tensor]
 
     def _get_per_token_logps_and_entropies(self, *_: Any, compute_entropy: bool = False, **__: Any) -> Any:
         if compute_entropy:
-            return self.variable, torch.ones_like(self.variable), None
+            return self.variable, self.entropies, None
         return self.constants.pop(0), None, None
 
 
@@ -71,6 +83,7 @@ def model() -> torch.nn.Module:
 def trainer(x: Tensors, folder: str, **options: Any) -> Any:
     """A trainer that has the fixtures' rollouts, and is asked for old logprobs before its loss."""
     kind, configuration = GivenGRPO, GRPOConfig
+    rewards = options.pop("rewards", [x["rewards_B"]])
     if options.get("loss_type") == "gmpo":
         kind, configuration = GivenGMPO, GMPOConfig
         del options["loss_type"]
@@ -86,7 +99,7 @@ def trainer(x: Tensors, folder: str, **options: Any) -> Any:
 
     made = kind(
         model=model(),
-        reward_funcs=lambda prompts, **_: x["rewards_B"].tolist(),
+        reward_funcs=[lambda prompts, one=one, **_: one.tolist() for one in rewards],
         processing_class=tokenizer(),
         train_dataset=Dataset.from_list([{"prompt": str(row)} for row in range(rows)]),
         rollout_func=rollouts,
@@ -120,7 +133,7 @@ def run(
     inputs = made._generate_and_score_completions([{"prompt": str(row)} for row in range(len(x["mask_BL"]))])
     advantages_B = inputs["advantages"]
     inputs["advantages"] = x["advantages_B"]
-    made.variable = x["logprobs_BL"].clone().requires_grad_()
+    made.variable, made.entropies = x["logprobs_BL"].clone().requires_grad_(), x["entropies_BL"]
     loss = made._compute_loss(made.model, inputs)
     (gradient,) = torch.autograd.grad(loss, made.variable)
     return {"loss": loss.detach().reshape(1), "gradient": gradient}, advantages_B
@@ -138,6 +151,14 @@ def mismatch(x: Tensors, mode: str, **bounds: float) -> Tensors:
 
 def advantage(x: Tensors, scale: str) -> Tensors:
     advantages_B = run(x, loss_type="dapo", beta=0.0, scale_rewards=scale)[1]
+    return {"advantages": advantages_B[:, None] * x["mask_BL"]}
+
+
+def advantage_of_parts(x: Tensors) -> Tensors:
+    """Two reward functions: the large numbers leave nothing of what is added to a part's deviation."""
+    options = {"multi_objective_aggregation": "normalize_then_sum", "reward_weights": [2.0, -0.5]}
+    rewards = [1e5 * x["rewards_B"], 1e5 * x["advantages_B"]]
+    advantages_B = run(x, loss_type="dapo", beta=0.0, rewards=rewards, **options)[1]
     return {"advantages": advantages_B[:, None] * x["mask_BL"]}
 
 
@@ -168,6 +189,88 @@ def kl_in_reward(x: Tensors) -> Tensors:
     return {"advantages": made._generate_and_score_completions(rows)["advantages"][:, None] * x["mask_BL"]}
 
 
+def preference_trainer(
+    kind: Any, configuration: Any, row: dict[str, Any], folder: str, **options: Any
+) -> Any:
+    made = kind(
+        model=model(),
+        processing_class=tokenizer(),
+        train_dataset=Dataset.from_list([row] * 2),
+        peft_config=LoraConfig(r=1, target_modules="all-linear"),
+        args=configuration(
+            output_dir=folder,
+            per_device_train_batch_size=2,
+            bf16=False,
+            use_cpu=True,
+            report_to=[],
+            **options,
+        ),
+    )
+    made.precompute_ref_logps = True  # the batch says what the reference thinks
+    return made
+
+
+class Answering:
+    """Stands in for the model: each call is answered with the next logprobs, 0 outside of the replies."""
+
+    def __init__(self, made: Any, *answers_BL: torch.Tensor) -> None:
+        self.training, self._answers = True, list(answers_BL)
+        made.model.train()
+
+    def __call__(self, **_: Any) -> SimpleNamespace:
+        logprobs_BL = self._answers.pop(0)
+        nothing_BL = torch.zeros_like(logprobs_BL)
+        return SimpleNamespace(
+            log_probs=logprobs_BL, entropy=nothing_BL, mean_logits=nothing_BL, is_top1=nothing_BL.bool()
+        )
+
+
+def rows_of(mask_BL: torch.Tensor) -> Tensors:
+    """Ids that nobody reads, behind a prompt of one token."""
+    prompt_B1 = torch.zeros(len(mask_BL), 1)
+    completion_mask = torch.cat([prompt_B1, mask_BL], 1).long()
+    ids = torch.ones_like(completion_mask)
+    return {"input_ids": ids, "attention_mask": ids, "completion_mask": completion_mask}
+
+
+def dpo(x: Tensors, loss_type: str) -> Tensors:
+    """Pairs of rows that follow each other; TRL's batch has all chosen ones, then all rejected ones."""
+    order = torch.cat([torch.arange(0, len(x["mask_BL"]), 2), torch.arange(1, len(x["mask_BL"]), 2)])
+    mask_BL = x["mask_BL"][order]
+    reference_B = (x["reference_BL"][order] * mask_BL).sum(1)
+    variable_BL = x["logprobs_BL"].clone().requires_grad_()
+    row = {"prompt": "w2", "chosen": "w3", "rejected": "w4"}
+    with tempfile.TemporaryDirectory() as folder:
+        made = preference_trainer(DPOTrainer, DPOConfig, row, folder, beta=0.1, loss_type=[loss_type])
+    chosen_B, rejected_B = reference_B.chunk(2)
+    inputs = {**rows_of(mask_BL), "ref_chosen_logps": chosen_B, "ref_rejected_logps": rejected_B}
+    loss = made._compute_loss(Answering(made, variable_BL[order] * mask_BL), inputs, False)
+    (gradient,) = torch.autograd.grad(loss, variable_BL)
+    return {"loss": loss.detach().reshape(1), "gradient": gradient}
+
+
+def kto(x: Tensors) -> Tensors:
+    """Even rows are desirable. The mismatched replies have the logprobs of other fixtures."""
+    mask_BL, variable_BL = x["mask_BL"], x["logprobs_BL"].clone().requires_grad_()
+    rows = rows_of(mask_BL)
+    row = {"prompt": "w2", "completion": "w3", "label": True}
+    weights = {"desirable_weight": 1.5, "undesirable_weight": 0.5}
+    with tempfile.TemporaryDirectory() as folder:
+        made = preference_trainer(KTOTrainer, KTOConfig, row, folder, beta=0.1, **weights)
+    inputs = {
+        **rows,
+        **{f"KL_{name}": value for name, value in rows.items()},
+        "label": torch.arange(len(mask_BL)) % 2 == 0,
+        "ref_logps": (x["reference_BL"] * mask_BL).sum(1),
+        "ref_KL_logps": (x["mismatched_reference_BL"] * mask_BL).sum(1),
+    }
+    model = Answering(made, x["mismatched_BL"] * mask_BL, variable_BL * mask_BL)
+    loss = made._compute_loss(model, inputs, False)
+    (gradient,) = torch.autograd.grad(loss, variable_BL)
+    point = torch.tensor(made._metrics["train"]["kl"])
+    return {"loss": loss.detach().reshape(1), "gradient": gradient, "reference point": point}
+
+
 CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "ppo": lambda x: loss(x),
     "ppo, clip higher": lambda x: loss(x, epsilon_high=0.28),
@@ -183,6 +286,8 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "vespo": lambda x: loss(x, loss_type="vespo"),
     "ppo + kl k3": lambda x: loss(x, beta=0.1, use_bias_correction_kl=False),
     "ppo + kl k3, importance": lambda x: loss(x, beta=0.1, use_bias_correction_kl=True),
+    "top entropy": lambda x: loss(x, top_entropy_quantile=0.2),
+    "entropy bonus": lambda x: loss(x, entropy_coef=0.1),
     "mismatch token_truncate": lambda x: mismatch(x, "token_truncate", max=BOUND),
     "mismatch sequence_truncate": lambda x: mismatch(x, "sequence_truncate", max=BOUND),
     "mismatch token_mask": lambda x: mismatch(x, "token_mask", min=LOW, max=HIGH),
@@ -192,4 +297,9 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "advantage centered": lambda x: advantage(x, "none"),
     "kl in reward, rloo": kl_in_reward,
     "advantage batch_std": lambda x: advantage(x, "batch"),
+    "advantage gdpo": advantage_of_parts,
+    "dpo": lambda x: dpo(x, "sigmoid"),
+    "dpo, length normalised": lambda x: dpo(x, "sigmoid_norm"),
+    "ipo": lambda x: dpo(x, "ipo"),
+    "kto": kto,
 }

@@ -1,2 +1,2 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.client.sft.sft_dataset import *
+from art_extensions.sft_data.datasets import *

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from art.openai import Messages as Messages
     from art.openai import MessagesAndChoices as MessagesAndChoices
     from art.openai import Tools as Tools
+    from art.pipeline_trainer import PipelineRuntimeConfig as PipelineRuntimeConfig
     from art.pipeline_tuner import PipelineAutotuneConfig as PipelineAutotuneConfig
     from art.process.interrupt import run as run
     from art.recording.scope import no_capture as no_capture
     from art.retrying import retry as retry
     from art.runs.environment_run import train_environment as train_environment
-    from art.runs.pipeline.settings import PipelineRuntimeConfig as PipelineRuntimeConfig
     from art.trajectories import History as History
     from art.trajectories import Trajectory as Trajectory
     from art.trajectories import TrajectoryGroup as TrajectoryGroup
@@ -73,7 +73,7 @@ _HOME = {
     "MessagesAndChoices": "art.openai",
     "Model": "art.model",
     "PipelineAutotuneConfig": "art.pipeline_tuner",  # of an extension, so not in `__all__`
-    "PipelineRuntimeConfig": "art.runs.pipeline.settings",
+    "PipelineRuntimeConfig": "art.pipeline_trainer",
     "RemoteBackend": "art.client.backends.remote_backend",
     "ServerlessBackend": "art.client.backends.serverless_backend",
     "ServerlessTrainResult": "art.types",
@@ -158,7 +158,6 @@ __all__ = [
     "Messages",
     "MessagesAndChoices",
     "Model",
-    "PipelineRuntimeConfig",
     "RemoteBackend",
     "ServerlessBackend",
     "ServerlessTrainResult",
@@ -191,6 +190,8 @@ __all__ = [
     "trajectory_group_batches",
     "yield_trajectory",
 ]
+if _finder.is_there(_HOME["PipelineRuntimeConfig"]):
+    __all__ += ["PipelineRuntimeConfig"]
 
 
 def __getattr__(name: str) -> Any:

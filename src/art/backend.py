@@ -24,7 +24,7 @@ from typing import (
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import TrainResult, TrainSFTConfig, Verbosity
 from art.wire.algorithm import Algorithm
-from art.wire.training import RecordTokens
+from art.wire.training import OptimizerName, RecordTokens
 
 if TYPE_CHECKING:
     import openai
@@ -156,6 +156,14 @@ class LearningOptions(TypedDict, total=False):
     """The step of the model that is the KL reference. None: the base model."""
     kl_penalty_step_lag: Annotated[int | None, Keyword(least=1)]
     """Makes the KL reference the step that is this many steps before the current one, at least step 0."""
+    kl_penalty_sync_steps: Annotated[int | None, Keyword(least=1)]
+    """Replaces the KL reference by the policy after every so many steps. With kl_penalty_mixup:
+    moves it so often.
+    """
+    kl_penalty_mixup: Annotated[float | None, Keyword(above=0, most=1)]
+    """Makes the KL reference a second LoRA that starts as the policy's and moves towards it by this share
+    after each step: reference = (1 - mixup) x reference + mixup x policy. It is saved with each step.
+    """
     kl_penalty_source: Annotated[
         Literal["current_learner", "sample"],
         Keyword("current_learner", takes="'current_learner' or 'sample'"),
@@ -165,13 +173,27 @@ class LearningOptions(TypedDict, total=False):
     """The folder of the LoRA that is the KL reference (PEFT's two files): a checkpoint_path of the project,
     or with LocalBackend any folder. It overrides kl_penalty_reference_step.
     """
+    entropy: float | Mapping[str, Any] | None
+    """A bonus for the policy's entropy: coefficient x mean entropy is taken off the loss. A coefficient (0:
+    none), or a dict of coefficient, target and step: the coefficient rises by step after a step whose mean
+    entropy was below target, and falls by it, and does not act on the next step, after one above. None: the
+    algorithm's own.
+    """
+    top_entropy: Annotated[float | None, Keyword(above=0, most=1)]
+    """Keeps the policy gradient of this share of the step's tokens, those with the highest entropy. 1: of
+    all. None: the algorithm's own.
+    """
     optimizer_save_interval: Annotated[int, Keyword(5, least=1)]
     """The most steps between two saves of the optimizer's state. It is saved with every step, which satisfies
     any interval: a run resumes exactly at its newest step.
     """
+    optimizer: Annotated[OptimizerName, Keyword("adamw", takes="'adamw', 'adamw_8bit' or 'muon'")]
+    """AdamW, the same with moments of 8 bits (extra `quantized`), or Muon, whose matrices move by their
+    orthogonalized momentum. A model keeps its optimizer.
+    """
     adam_params: Mapping[str, Any] | None
-    """A dict of betas, eps, weight_decay, max_grad_norm, warmup_steps, lr_scheduler_type, max_steps. It
-    overrides trainer_args of the model.
+    """A dict of betas, eps, weight_decay, max_grad_norm, warmup_steps, lr_scheduler_type, max_steps; for Muon
+    of momentum instead of betas and eps. It overrides trainer_args of the model.
     """
     grad_accumulation_sequences: Annotated[int | None, Keyword(least=1)]
     """The most rollouts of one optimizer step, in a random order. None: one optimizer step for all."""

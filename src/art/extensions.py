@@ -11,6 +11,8 @@
                  (`art_extensions.publish.deployment`)
     loss         the term of one token, by the name that `loss_fn=` takes: a `LossExtension`
                  (`art.batch.algorithms.facts`)
+    job          a further kind of training job on conversations, by its name: a subclass of `SftJob`
+                 (`art.server.jobs.sft_job`), for an `ExtensionJobRequest` (`art.wire.jobs`)
     model        models in another form than a folder of transformers, by the name of the form: a
                  `ModelSource` (`art.engine.base_models`)
     prices       a function that returns the `TokenPricing` of a model's name, or None; it is called between
@@ -26,12 +28,16 @@
                  (`art.tracking.sinks.sink`)
     placer       what starts workers on the machines of a cluster, by the name `ray`: a class whose `start`
                  makes a `WorkerPlacer` (`art.server.cluster_settings`)
+    storage      copies of a model in a bucket, by the names `push`, `pull` and `sign`: functions
+                 (`art.client.storage.bucket_store`)
     store        what several servers share, by its scheme: a `StoreExtension` (`art.server.shared_store`)
     sandbox      where rules check a model's texts, by the name `processes`: a class that makes a
-                 `Sandbox` (`art.rewards.sandbox`)
+                 `Sandbox` (`art_extensions.sandbox.limits`)
+    installation what can be said of this installation, by the name `findings`: a function of a folder that
+                 yields objects with `level`, `subject` and `what`, for bug reports
     watch        what looks at a run while it trains: a class whose `see(folder, row)` is called with the
                  model's folder and each new row of its history
-    reward       a reward by its name in `art.rewards`: a `Reward` (`art.rewards.reward`)
+    reward       a name of `art.rewards`: a `Reward` (`art.rewards.reward`), or what belongs to one
     runtime      a program in an environment of its own: a `ProgramRuntime`, for `art runtime install NAME`
     tuner        what changes a pipeline's numbers while it trains, by the name `pipeline`: a function of a
                  `PipelineTrainer`, its model and its keywords that returns an `OnStep`, or None
@@ -61,9 +67,13 @@ DEPLOYMENT = "deployment"
 DIALECT = "dialect"
 ENGINE = "engine"
 ENVIRONMENT = "environment"
+INSTALLATION = "installation"
+JOB = "job"
+LORA = "lora"
 LOSS = "loss"
 MIGRATION = "migration"
 MODEL = "model"
+OPTIMIZER = "optimizer"
 PAGES = "pages"
 PLACER = "placer"
 PRICES = "prices"
@@ -73,6 +83,7 @@ REWARD = "reward"
 RUNTIME = "runtime"
 SANDBOX = "sandbox"
 SINK = "sink"
+STORAGE = "storage"
 STORE = "store"
 TUNER = "tuner"
 WATCH = "watch"

@@ -10,9 +10,11 @@ from dataclasses import replace
 from inspect import isawaitable
 from typing import Any, Literal, TypeVar, cast, overload
 
+from art.errors import ConfigurationError
 from art.gather_context import GatherContext, gather_context_var, get_gather_context, set_gather_context
-from art.rollout_tasks import in_rollout, run_side_by_side, task_failure
+from art.rollout_tasks import close_unstarted, in_rollout, run_side_by_side, task_failure
 from art.tracking.progress import open_progress
+from art.tracking.rollout_figures import has_signal
 from art.trajectories import (
     MetadataValue,
     PendingGroup,
@@ -40,17 +42,24 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
+GroupWork = Awaitable[TrajectoryGroup | Iterable[Trajectory]]
+Refill = Callable[[], GroupWork | None] | Iterable[GroupWork]
+REFILLS_PER_GROUP = 3
+"""The most further groups, for each group that is wanted."""
 GroupT = TypeVar("GroupT", bound=Iterable[Trajectory | BaseException])
 
 
 async def gather_trajectory_groups(
-    groups: Iterable[Awaitable[TrajectoryGroup | Iterable[Trajectory]]],
+    groups: Iterable[GroupWork],
     *,
     pbar_desc: str | None = "gather",
     pbar_total_completion_tokens: bool = False,
     max_exceptions: int | float = 0,
     max_metrics: int | None = None,
     after_each: AfterEach | None = None,
+    refill: Refill | None = None,
+    max_refills: int | None = None,
+    has_signal: Callable[[TrajectoryGroup], bool] = has_signal,
 ) -> list[TrajectoryGroup]:
     """Runs the rollouts of all groups concurrently; returns the groups in the given order.
 
@@ -59,15 +68,25 @@ async def gather_trajectory_groups(
     error, cancels all other rollouts and waits for them. Groups keep the exceptions of their failed rollouts.
     after_each: called with each group as it completes; returns the group, None (drop it) or a list of groups.
     pbar_desc: None for no progress bar. max_metrics: how many means the bar shows.
+    refill: gives further groups (a function that returns one or None, or an iterable), which replace those
+    without a signal, at most `max_refills` (by default three for each group): dynamic sampling, arXiv
+    2503.14476. `train` counts the replaced groups as `replaced`. A group that nothing replaces stays.
+    has_signal: by default, whether rewards of the group differ.
+
+    Raises ConfigurationError for `max_refills` below 0 or without `refill`.
     """
     _warn_without_effect(pbar_total_completion_tokens)
     items = gathered(groups, "gather_trajectory_groups()")
     total = sum(_size(item) for item in items)
+    further = _Refills(refill, max_refills, len(items), has_signal)
     context = GatherContext(max_exceptions=max_exceptions, max_metrics=max_metrics, total=total)
     results: list[list[TrajectoryGroup]] = [[] for _ in items]
     left_out = 0
 
     async def forward(item: Any) -> list[TrajectoryGroup]:
+        return await further.replace_silent(await run(item), run)
+
+    async def run(item: Any) -> list[TrajectoryGroup]:
         group = as_group(await wrap_group_awaitable(item))
         if group is None or after_each is None:
             return [] if group is None else [group]
@@ -81,12 +100,61 @@ async def gather_trajectory_groups(
             raise error
         results[index] = task.result()
 
-    with open_progress(pbar_desc, total) as context.pbar, set_gather_context(context):
+    shown = total if refill is None else None  # nobody knows how many it will be
+    with open_progress(pbar_desc, shown) as context.pbar, set_gather_context(context), further:
         await run_side_by_side(items, forward, on_end)
-    context.failures.log_count(total)
+    context.failures.log_count(context.total)
     if left_out:
         _log.info("after_each left %d of %d groups out", left_out, len(items))
     return [group for kept in results for group in kept]
+
+
+class _Refills:
+    """The further groups of one gather, up to their bound."""
+
+    def __init__(
+        self,
+        refill: Refill | None,
+        most: int | None,
+        wanted: int,
+        has_signal: Callable[[TrajectoryGroup], bool],
+    ) -> None:
+        if most is not None and (refill is None or most < 0):
+            raise ConfigurationError(
+                f"gather_trajectory_groups(max_refills={most!r}): it is 0 or more, and bounds the groups of "
+                "`refill`"
+            )
+        self._source, self._wanted, self._has_signal = refill, wanted, has_signal
+        self._rest = iter(()) if refill is None else iter(refill, None) if callable(refill) else iter(refill)
+        self._most, self._taken = REFILLS_PER_GROUP * wanted if most is None else most, 0
+
+    async def replace_silent(
+        self, kept: list[TrajectoryGroup], run: Callable[[Any], Awaitable[list[TrajectoryGroup]]]
+    ) -> list[TrajectoryGroup]:
+        """Runs further groups until one has a signal. Returns it with those it replaces, or the last."""
+        replaced: list[TrajectoryGroup] = []
+        while self._source is not None and not any(map(self._has_signal, kept)):
+            further = next(self._rest, None) if self._taken < self._most else None
+            if further is None:
+                break
+            self._taken += 1
+            get_gather_context().total += _size(further)
+            replaced += kept
+            kept = await run(further)
+        kept = kept or replaced[-1:]
+        for group in kept[:1]:
+            group._replaced += [one for one in replaced if one is not group]
+        return kept
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        """Drops the groups of a list that were not needed."""
+        for item in self._rest if isinstance(self._source, list | tuple) else ():
+            close_unstarted(item)
+        if self._taken:
+            _log.info("%d further groups for %d without a signal", self._taken, self._wanted)
 
 
 async def trajectory_group(

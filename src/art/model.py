@@ -317,7 +317,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
 
     def _get_wandb_run(self) -> Any:
         """The W&B run of this model, started if it is not open; None where the model does not report."""
-        return self._run_log.wandb.open(self)
+        return self._run_log.wandb_run(self)
 
     def read_state(self) -> dict[str, Any] | None:
         """Returns the program's own state as it was last written, or None."""

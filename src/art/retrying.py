@@ -132,6 +132,6 @@ async def _error_detail(response: Any) -> str:
         await response.aread()
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return str(response.text)
     return str(body.get("detail", body)) if isinstance(body, dict) else str(body)

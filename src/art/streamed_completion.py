@@ -148,7 +148,9 @@ def _choice_at(completion: ChatCompletion, index: int) -> Choice:
 
 def _update_choice(choice: Choice, part: Mapping[str, Any]) -> None:
     for name, value in part.items():
-        if value is not None and name not in {"index", "delta", "logprobs"}:
+        if isinstance(value, list):
+            _add_pieces(choice, {name: value})  # `token_ids`: each chunk has its own
+        elif value is not None and name not in {"index", "delta", "logprobs"}:
             setattr(choice, name, value)
     logprobs = {name: value for name, value in _fields(part.get("logprobs")).items() if value is not None}
     if logprobs:

@@ -63,11 +63,12 @@ from art.types import (
     rollout_line,
     sample_id,
     sampled_step,
+    sampled_tokens,
     text_of_content,
 )
 from art.types import get_messages as get_messages
 from art.types import is_choice as is_choice
-from art.wire.rollouts import TOKENS_FIELD
+from art.wire.jobs import Weight
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -335,6 +336,11 @@ class _GroupMeta(type(BaseModel)):  # type: ignore[misc]  # pydantic's metaclass
     def __call__(cls, trajectories: Iterable[Any] = (), **fields: Any) -> Any:
         items = list(trajectories)
         if any(isawaitable(item) for item in items):
+            try:
+                TrajectoryGroup(weight=fields.get("weight", 1.0))  # refused before rollouts are paid for
+            except ValueError:
+                PendingGroup(cls, items, fields).close_unstarted()
+                raise
             return PendingGroup(cast("type[TrajectoryGroup]", cls), items, fields)
         return super().__call__(items, **fields)
 
@@ -345,7 +351,7 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
     Of finished `Trajectory`s (and exceptions of failed attempts) it is a group at once. Of coroutines it is
     an awaitable: `await TrajectoryGroup(rollout(model) for _ in range(8))` runs them side by side and gives
     the group, trajectories in the order of the rollouts. An attempt that returned something else counts as
-    failed.
+    failed. weight: how often it counts in the loss.
     """
 
     trajectories: list[SerializeAsAny[Trajectory]] = []
@@ -353,12 +359,15 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
     metadata: dict[str, MetadataValue] = {}
     metrics: dict[str, float | int | bool] = {}
     logs: list[str] = []
+    weight: Weight = 1.0
     model_config = ConfigDict(ignored_types=(DeferredMethod,))
     tokenize = DeferredMethod(f"{_VIEWS}.tokenize:tokenize")
     tensorize = DeferredMethod(f"{_VIEWS}.tensorize:tensorize")
     compact_dump = DeferredMethod(f"{_VIEWS}.compact:compact_dump")
     _judge_calls: list[JudgeCall] = PrivateAttr(default_factory=list)
     """What judges were asked about it, for trackers of traces."""
+    _replaced: list[TrajectoryGroup] = PrivateAttr(default_factory=list)
+    """Groups without a signal that it was rolled out in place of; `train` counts them."""
 
     def __init__(
         self,
@@ -368,6 +377,7 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
         metadata: dict[str, MetadataValue] | None = None,
         metrics: dict[str, float | int | bool] | None = None,
         logs: list[str] | None = None,
+        weight: float = 1.0,
     ) -> None:
         items, failures = list(trajectories), list(exceptions)
         # Dicts come from JSON; pydantic makes trajectories of them.
@@ -385,6 +395,7 @@ class TrajectoryGroup(BaseModel, metaclass=_GroupMeta):
             metadata=metadata or {},
             metrics=metrics or {},
             logs=logs or [],
+            weight=weight,
         )
 
     def log(self, message: str) -> None:
@@ -447,15 +458,6 @@ def record_metrics(context: GatherContext, trajectory: Trajectory) -> None:
     for name, value in {name: as_number(name, value) for name, value in numbers.items()}.items():
         context.metric_sums[name] += value  # type: ignore[assignment]  # typeshed counts whole numbers only
         context.metric_divisors[name] += 1
-
-
-def sampled_tokens(choice: Any) -> int | None:
-    """Returns how many tokens of a choice were sampled; None where it does not say."""
-    logprobs = getattr(choice, "logprobs", None)
-    if logprobs is not None and logprobs.content is not None:
-        return len(logprobs.content)
-    counted = getattr(choice, TOKENS_FIELD, None)
-    return counted if isinstance(counted, int) else None
 
 
 class PendingGroup:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from art.errors import ConfigurationError, did_you_mean
 from art.process.imports import import_lock
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet
-from art.wire.rollouts import CALL_NOTE, SAMPLE_FIELD, STEP_FIELD, ObservedCompletion
+from art.wire.rollouts import CALL_NOTE, SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD, ObservedCompletion
 
 if TYPE_CHECKING:
     from art.openai import Choice as Choice
@@ -173,6 +173,8 @@ class LocalTrainResult(TrainResult):
     """The result of a `LocalBackend`: `checkpoint_path` is a folder on this machine."""
 
     checkpoint_path: str | None = None
+    checkpoint_ready: Awaitable[None] | None = field(default=None, kw_only=True)
+    """None: the checkpoint is complete when the step is. Newer programs await what stands here."""
 
 
 @dataclass
@@ -213,6 +215,15 @@ def sampled_step(choice: Any) -> int | None:
     """Returns the step of the adapter that a choice was sampled with, or None."""
     step = getattr(choice, STEP_FIELD, None)
     return step if isinstance(step, int) else None
+
+
+def sampled_tokens(choice: Any) -> int | None:
+    """Returns how many tokens of a choice were sampled; None where it does not say."""
+    logprobs = getattr(choice, "logprobs", None)
+    if logprobs is not None and logprobs.content is not None:
+        return len(logprobs.content)
+    counted = getattr(choice, TOKENS_FIELD, None)
+    return counted if isinstance(counted, int) else None
 
 
 def completion_call(choice: Any) -> ObservedCompletion:

@@ -19,7 +19,8 @@ def sample(name: str, prompt: list[int], ids: list[int], **changes: object) -> S
 
 
 def rollout(name: str, reward: float | None, *samples: SampleRow) -> RolloutRow:
-    return RolloutRow(rollout=name, reward=reward, samples=samples)
+    parts = {} if reward is None else {"part": reward}
+    return RolloutRow(rollout=name, reward=reward, samples=samples, parts=parts)
 
 
 def two_turns(name: str, reward: float | None, last: int) -> RolloutRow:

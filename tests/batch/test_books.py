@@ -59,6 +59,7 @@ def algorithms(draw: st.DrawFn) -> Algorithm:
             "truncated": draw(st.sampled_from(["train", "drop"])),
             "overlong": draw(st.sampled_from([None, {"limit": 5, "band": 3, "penalty": 0.25}])),
             "kl": draw(st.sampled_from([None, {"coefficient": 0.1}])),
+            "reward_parts": {"part": 1.0} if kind == "gdpo" else {},
         }
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from made_rows import CENTERED, FORMED, GREEDY, attempt, rollout, sample, two_turns
@@ -72,7 +74,27 @@ def test_length_is_punished_before_rewards_are_compared() -> None:
     assert batch.metrics["data/overlong_penalty_mean"] == -0.5
     assert batch.sheet.fates["zero_advantage"].rollouts == 1
     assert batch.entries.advantage_E.tolist() == [0.5] * 2 + [-0.5] * 9
-    assert "data/overlong_penalty_mean" not in build_batch([], algorithm=CENTERED).metrics
+    # The rewards that the program logs are 1 on average; advantages are of these.
+    assert batch.metrics["data/shaped_reward_mean"] == 0.5
+    assert not build_batch([], algorithm=CENTERED).metrics.keys() & {
+        "data/overlong_penalty_mean",
+        "data/shaped_reward_mean",
+    }
+
+
+def test_a_discounted_reward_is_counted_beside_the_raw_one() -> None:
+    group = [GroupRow(rollouts=[attempt("a", 1.0, 2), attempt("b", 1.0, 3)])]
+    tokens = Algorithm(advantage=AdvantageSpec(kind="reinforce++", gamma=0.5))
+    assert build_batch(group, algorithm=tokens).metrics["data/shaped_reward_mean"] == (0.5 + 0.25) / 2
+    plain = Algorithm(advantage=AdvantageSpec(kind="reinforce++"))
+    assert "data/shaped_reward_mean" not in build_batch(group, algorithm=plain).metrics
+    late = two_turns("late", 1.0, 9)
+    early = dataclasses.replace(two_turns("early", 1.0, 8), turn_rewards={"early.0": 1.0})
+    turns = Algorithm(advantage=AdvantageSpec(kind="turn_rloo", gamma=0.5))
+    found = build_batch([GroupRow(rollouts=[late, early])], algorithm=turns)
+    # The late reward is worth half at the first turn; the early one is all there. (The last turns: 1 and 0.)
+    assert found.metrics["reward/turn_return_mean"] == (0.5 + 1.0 + 1.0 + 0.0) / 4
+    assert "data/shaped_reward_mean" not in found.metrics, "it would say the same of the first turns"
 
 
 def test_rollouts_without_advantage_count_in_the_divisor_where_the_algorithm_says_so() -> None:
@@ -118,6 +140,25 @@ def test_the_trainer_gets_the_reward_itself_where_it_computes_the_advantage() ->
         [GroupRow(rollouts=[attempt("a", 2.0, 2), attempt("b", -1.0, 1)])], algorithm=algorithm
     )
     assert batch.entries.advantage_E.tolist() == [2.0, 2.0, -1.0]
+
+
+def test_the_trainer_gets_the_rewards_of_turns_where_it_values_turns() -> None:
+    """What context earns, the trained turn before it earned; before the first one it follows from nothing."""
+    turns = [
+        sample("0", [1], [2], untrainable=GREEDY),
+        sample("1", [1, 2, 3], [4, 5]),
+        sample("2", [1, 2, 3, 4, 5, 6], [7], untrainable=GREEDY),
+        sample("3", [1, 2, 3, 4, 5, 6, 7, 8], []),
+        sample("4", [1, 2, 3, 4, 5, 6, 7, 8, 9], [10, 11]),
+    ]
+    earned = {str(at): reward for at, reward in enumerate([100.0, 1.0, 2.0, 4.0, 8.0])}
+    row = dataclasses.replace(rollout("a", 115.0 + 16.0, *turns), turn_rewards=earned)
+    algorithm = Algorithm(advantage=AdvantageSpec(kind="turn_gae"), critic=CriticSpec())
+    batch = build_batch([GroupRow(rollouts=[row, attempt("b", 3.0, 2)])], algorithm=algorithm)
+    assert batch.entries.advantage_E.tolist() == [7.0, 7.0, 24.0, 24.0, 3.0, 3.0]
+    assert batch.entries.place_E is not None and batch.entries.place_E.tolist() == [0, 1, 0, 1, 0, 1]
+    assert [one.advantage for one in batch.fates[0]] == [None, None]
+    assert build_batch([], algorithm=algorithm).empty
 
 
 def test_an_advantage_too_large_for_the_trainer_is_refused_by_name() -> None:

@@ -24,8 +24,10 @@ DISTRIBUTION_OF = {
     "langchain_openai": "langchain-openai",
     "mlflow": "mlflow-skinny",
     "reasoning_gym": "reasoning-gym",
-    "openenv": "openenv-core",
+    "skyrl_gym": "skyrl-gym",
     "inspect_ai": "inspect-ai",
+    "bfcl_eval": "bfcl-eval",
+    "inspect_evals": "inspect-evals",
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from art.wire.algorithm import (
     AdvantageSpec,
     AggregationSpec,
     Algorithm,
+    EntropySpec,
     KlSpec,
     LossSpec,
     MismatchSpec,
@@ -133,6 +135,38 @@ def test_what_is_unknown_or_does_not_fit_is_refused(options: dict[str, Any], nam
             "kl",
             KlSpec(estimator="k1", coefficient=0.1, place="shaped_advantage", reference="adapter", path="/x"),
         ),
+        (
+            {"kl_penalty_coef": 0.1, "kl_penalty_sync_steps": 4},
+            "kl",
+            KlSpec(estimator="k1", coefficient=0.1, place="shaped_advantage", reference="step", every=4),
+        ),
+        (
+            {"kl_penalty_coef": 0.1, "kl_penalty_mixup": 0.6},
+            "kl",
+            KlSpec(estimator="k1", coefficient=0.1, place="shaped_advantage", reference="average", mixup=0.6),
+        ),
+        (
+            {"kl_penalty_coef": 0.1, "kl_penalty_mixup": 0.6, "kl_penalty_sync_steps": 4},
+            "kl",
+            KlSpec(
+                estimator="k1",
+                coefficient=0.1,
+                place="shaped_advantage",
+                reference="average",
+                mixup=0.6,
+                every=4,
+            ),
+        ),
+        ({"entropy": 0.01}, "entropy", EntropySpec(coefficient=0.01)),
+        ({"entropy": {"coefficient": 1}}, "entropy", EntropySpec(coefficient=1.0)),
+        (
+            {"entropy": {"target": 0.2, "step": 0.005}},
+            "entropy",
+            EntropySpec(coefficient=0.0, target=0.2, step=0.005),
+        ),
+        ({"algorithm": {"entropy": {"coefficient": 0.1}}, "entropy": 0}, "entropy", None),
+        ({"top_entropy": 0.2}, "top_entropy", 0.2),
+        ({"algorithm": {"top_entropy": 0.2}, "top_entropy": 1}, "top_entropy", None),
         ({"ppo": True}, "loss", LossSpec(name="ppo", params={})),
         ({"grad_accumulation_sequences": 4}, "updates", UpdatesSpec(sequences=4)),
         (
@@ -198,6 +232,8 @@ def test_an_older_keyword_acts_on_its_part_alone(options: dict[str, Any], part: 
         {"kl_penalty_coef": 0.0, "kimi_k2_tau": None, "advantage_balance": 0.0, "epsilon": None},
         {"importance_sampling_level": "token", "mask_prob_ratio": False, "precalculate_logprobs": False},
         {"truncated_importance_sampling": None, "kl_penalty_coef": None, "plot_tensors": False},
+        {"entropy": 0, "top_entropy": 1, "kl_penalty_coef": 0.0},
+        {"entropy": None, "top_entropy": None, "kl_penalty_mixup": None, "kl_penalty_sync_steps": None},
     ],
 )
 def test_neutral_values_change_nothing(options: dict[str, Any]) -> None:
@@ -210,6 +246,37 @@ def test_neutral_values_change_nothing(options: dict[str, Any]) -> None:
         ({"kl_penalty_reference_step": 3}, "kl_penalty_coef"),
         ({"kl_penalty_step_lag": 3}, "kl_penalty_coef"),
         ({"kl_penalty_source": "sample"}, "kl_penalty_coef"),
+        ({"kl_penalty_sync_steps": 3}, "kl_penalty_sync_steps=3.*kl_penalty_coef"),
+        ({"kl_penalty_mixup": 0.3}, "kl_penalty_mixup=0.3.*kl_penalty_coef"),
+        (
+            {"kl_penalty_coef": 0.1, "kl_penalty_step_lag": 3, "kl_penalty_mixup": 0.3},
+            "step_lag=3, kl_penalty_mixup=0.3.: give one reference",
+        ),
+        (
+            {"kl_penalty_coef": 0.1, "kl_penalty_sync_steps": 3, "kl_ref_adapter_path": "/x"},
+            "sync_steps=3, kl_ref_adapter_path='/x'.: give one reference",
+        ),
+        ({"kl_penalty_coef": 0.1, "kl_penalty_mixup": 0.0}, "kl_penalty_mixup=0.0.*above 0"),
+        ({"kl_penalty_coef": 0.1, "kl_penalty_mixup": 1.0}, "mixup: .*less than 1, not 1.0"),
+        ({"kl_penalty_coef": 0.1, "kl_penalty_sync_steps": 0}, "a whole number of at least 1"),
+        ({"entropy": -0.1}, "entropy.coefficient: .*greater than or equal to 0, not -0.1"),
+        ({"entropy": math.nan}, "entropy.coefficient: .*finite number"),
+        ({"entropy": math.inf}, "entropy.coefficient: .*finite number"),
+        ({"entropy": True}, "entropy: .*not True"),
+        ({"entropy": "high"}, "entropy: .*not 'high'"),
+        ({"entropy": {"coefficient": 0}}, "coefficient 0 without target would not act"),
+        ({"entropy": {"coefficient": 0.1, "target": 0.2}}, "needs both"),
+        ({"entropy": {"coefficient": 0.1, "step": 0.2}}, "needs both"),
+        ({"entropy": {"target": -0.2, "step": 0.1}}, "entropy.target: .*greater than 0, not -0.2"),
+        ({"entropy": {"target": math.nan, "step": 0.1}}, "entropy.target: .*finite number"),
+        ({"entropy": {"target": 0.2, "step": -0.1}}, "entropy.step: .*greater than 0, not -0.1"),
+        ({"entropy": {"coef": 0.1}}, "entropy.coef"),
+        ({"algorithm": "sft", "entropy": 0.1}, "these tokens are shown"),
+        ({"algorithm": "sft", "top_entropy": 0.1}, "these tokens are shown"),
+        ({"algorithm": "gspo", "top_entropy": 0.1}, "selects single tokens"),
+        ({"top_entropy": 0}, "top_entropy=0.*above 0"),
+        ({"top_entropy": 1.5}, "top_entropy=1.5.*at most 1"),
+        ({"top_entropy": math.nan}, "top_entropy=nan"),
         (
             {"kl_penalty_coef": 0.1, "kl_penalty_step_lag": 3, "kl_penalty_reference_step": 3},
             "kl_penalty_reference_step=3.: give one reference",

@@ -106,11 +106,30 @@ async def test_a_job_of_a_frozen_server_waits_for_its_silence_once(tmp_path, mod
 
 @pytest.mark.slow
 async def test_frozen_while_it_starts(tmp_path, model):
-    limits = SupervisorLimits(start_s=20.0, stop_s=300.0)
+    limits = SupervisorLimits(start_s=20.0, stop_s=300.0, health_deadline_s=600.0)
     async with make(tmp_path, limits, freeze=True) as backend:
         with pytest.raises(errors.DeadlineError, match=r"did not serve within 20 s: it is frozen"):
             await model.register(backend)
         assert backend._server.pid is None  # without waiting 300 s for one that cannot hear
+
+
+@pytest.mark.slow
+async def test_frozen_while_it_starts_it_is_no_longer_waited_for_than_later(tmp_path, model):
+    limits = SupervisorLimits(start_s=600.0, health_deadline_s=6.0, restarts=1)
+    async with make(tmp_path, limits, freeze=True) as backend:
+        with pytest.raises(errors.WorkerDiedError, match=r"died 2 times .*SIGKILL"):
+            await model.register(backend)
+
+
+@pytest.mark.slow
+async def test_frozen_it_fails_one_check_alone(tmp_path, model, caplog):
+    limits = SupervisorLimits(health_interval_s=0.1, health_deadline_s=9.0)
+    async with make(tmp_path, limits) as backend:
+        await model.register(backend)
+        old = hurt(backend, signal.SIGSTOP)
+        eventually(lambda: gone(old))
+        assert await model.get_step() == 0
+    assert "(stopped by a signal) and had not answered for 3 s" in caplog.text
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from art import rewards
 from art.client.requests.registration import ServerConfig, server_config
 from art.client.rollout import rollout
 from art.errors import ARTError
-from art.rewards import Criterion, Rubric, Ruler
+from art.rewards import Ruler
 from art.rewards.llm import resolve_llm
 from art.rewards.llm.own_model import OwnModelLlm
 from art.rewards.llm.params import read_params
@@ -91,12 +91,15 @@ HOLDERS: dict[str, Any] = {
     "a judge's options": lambda: read_params({"api_key": KEY, "extra_headers": {"x-key": KEY}}),
     "a model that judges": lambda: OwnModelLlm(prompted(), read_params(None)),
     "Ruler": lambda: Ruler("openai/gpt-4.1", base_url=URL, api_key=KEY),
-    "Rubric": lambda: Rubric(
-        [Criterion("polite", "It is polite.")], judge_model="openai/gpt-4.1", base_url=URL, api_key=KEY
+    "Rubric": lambda: rewards.Rubric(
+        [rewards.Criterion("polite", "It is polite.")],
+        judge_model="openai/gpt-4.1",
+        base_url=URL,
+        api_key=KEY,
     ),
     "Pairwise": lambda: rewards.Pairwise("openai/gpt-4.1", base_url=URL, api_key=KEY),
 }
-OF_EXTENSIONS = {"Pairwise"}
+OF_EXTENSIONS = {"Rubric", "Pairwise"}
 
 
 def shown(value: Any) -> dict[str, str]:
@@ -174,7 +177,8 @@ async def test_files_of_a_model_are_without_it(tmp_path: Any) -> None:
 def test_the_config_of_a_wandb_run_is_without_it() -> None:
     model = prompted()
     model.update_wandb_config({"model": model.model_dump(), "judge": {"api_key": KEY, "top_k": 3}})
-    assert KEY not in str(model._run_log.wandb._config) and "'top_k': 3" in str(model._run_log.wandb._config)
+    config = str(model._run_log.config.values)
+    assert KEY not in config and "'top_k': 3" in config
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import sys
+import tracemalloc
 
 import openai
 import pytest
+from bench.faults.links import Relay
 from openai.types.chat import ChatCompletion
+from openai.types.chat.chat_completion import Choice
 from wire_double import KEY, Double, error
 
 import art
+from art.client.http import connection
+from art.client.http import openai_client as openai_client_module
 from art.client.http.openai_client import RolloutOpenAI, SampledTexts, openai_client
 from art.rollout_tasks import in_rollout, rollout_scope
 from waiting import until
@@ -198,3 +205,64 @@ def test_a_text_or_call_that_was_changed_after_its_reply_is_found_out() -> None:
     assert texts.is_edited(reply)
     assert texts.is_edited({**choice, "message": {**message, "content": "I looked."}})
     assert texts.is_edited({**choice, "message": {**message, "tool_calls": []}})
+
+
+@pytest.mark.parametrize("way", ["short", "ordinary"])
+async def test_a_server_that_is_gone_without_a_word_is_noticed(
+    server: str, double: Double, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SILENT_S", 1)
+    monkeypatch.setattr(connection, "ASK_EVERY_S", 1)
+    monkeypatch.setattr(connection, "GIVE_UP_S", 3)
+    relay = Relay(int(server.rpartition(":")[2]))
+    client = openai_client(base_url=f"http://127.0.0.1:{relay.port}/v1", api_key=KEY)
+    double.delay_s = 600.0
+    asked = client.chat.completions.create(model="m", messages=ASK) if way == "short" else ordinary(client)
+    completion = asyncio.ensure_future(asked)
+    await until(lambda: double.bodies)
+    double.delay_s = 0.0
+    relay.lose_connections()
+    assert (await completion).choices[0].message.content.startswith("reply 2")
+    relay.close()
+
+
+def test_a_connection_to_a_machine_that_is_gone_ends_within_a_minute() -> None:
+    options = {option: value for _, option, value in connection.silent_peer_options()}
+    asked = options[socket.TCP_KEEPIDLE] + options[socket.TCP_KEEPINTVL] * options[socket.TCP_KEEPCNT]
+    assert 1000 * asked == options[socket.TCP_USER_TIMEOUT] < 60_000
+
+
+def test_the_newest_replies_are_remembered_in_memory_of_a_fixed_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as a client keeps, eight times: those of the last two parts may be known, no other one is."""
+
+    def reply_of(number: int, text: str) -> ChatCompletion:
+        said = {"role": "assistant", "content": text}
+        choice = {"index": 0, "finish_reason": "stop", "message": said, "sample_id": f"s{number}"}
+        return ChatCompletion.construct(choices=[Choice.model_validate(choice)])
+
+    assert 2 * 16 * openai_client_module.SLOTS == 2 * 1024 * 1024, "two tables"
+    most = 1024
+    monkeypatch.setattr(openai_client_module, "KEPT_REPLIES", most)
+    monkeypatch.setattr(openai_client_module, "SLOTS", 2 * most)
+    choice = reply_of(0, "").choices[0]
+    said = ChatCompletion.construct(choices=[choice])
+    held, total = [], 8 * most
+    tracemalloc.start()
+    try:
+        texts = SampledTexts()
+        for number in range(total):
+            choice.sample_id, choice.message.content = f"s{number}", f"reply {number}"
+            texts.observe({}, said)
+            if number % most == most - 1:
+                held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(held) - held[0] < 1000, held
+    arrays = [one for table in (texts._newer, texts._older) for one in (table._samples, table._texts)]
+    assert sum(map(sys.getsizeof, arrays)) < 2 * 16 * 2 * most + 1000
+    for number in range(total - most, total, 97):
+        assert not texts.is_edited(reply_of(number, f"reply {number}").choices[0])
+        assert texts.is_edited(reply_of(number, "another").choices[0])
+    assert not any(
+        texts.is_edited(reply_of(number, "another").choices[0]) for number in range(0, total - 2 * most, 97)
+    )

@@ -115,13 +115,19 @@ async def test_unknown_internal_options_are_refused_at_registration(backend, mod
             r"train\(lr=1\): no such option; did you mean 'learning_rate'\? docs/\S+ lists the \d+ known",
         ),
         ({"clip_range": 0.2}, "did you mean 'epsilon'"),
-        ({"zzz": 1}, "no such option; known: .*learning_rate"),
+        ({"zzz": 1}, "no such option; docs/reference/options.md lists the .* known ones"),
         ({"adam_params": {"beta2": 1}}, "no such key; did you mean 'betas'"),
         ({"kl_ref_adapter_path": "/x"}, "kl_penalty_coef"),
         ({"importance_sampling_level": "batch"}, "ratio: .* not 'batch'"),
         ({"algorithm": "gsp"}, "did you mean 'gspo'"),
         ({"learning_rate": 0}, "learning_rate"),
         ({"adam_params": {"beta": 1}}, "betas"),
+        ({"optimizer": "lion"}, "'adamw', 'adamw_8bit' or 'muon'"),
+        (
+            {"optimizer": "muon", "adam_params": {"eps": 1e-6}},
+            r"adam_params\['eps'\] has no effect with optimizer='muon': leave it out. .*momentum",
+        ),
+        ({"adam_params": {"momentum": 0.9}}, "no effect with optimizer='adamw'.* betas and eps"),
     ],
 )
 async def test_options_that_would_not_act_are_refused(registered, backend, double, options, named):

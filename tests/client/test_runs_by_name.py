@@ -111,4 +111,3 @@ def test_names_of_later_releases_are_not_built_in_silence() -> None:
         unbuilt = getattr(art, name)
         with pytest.raises(NotBuiltError, match=rf"art\.{name} is not built yet: "):
             unbuilt()
-    assert art.PipelineRuntimeConfig(num_rollout_workers=3).num_rollout_workers == 3

@@ -80,6 +80,8 @@ async def sent(
         ({"grad_accumulation_sequences": 3}, "algorithm", "updates", {"sequences": 3}),
         ({"learning_rate": 1e-3}, "optimizer", "learning_rate", 1e-3),
         ({"adam_params": {"betas": [0.5, 0.6]}}, "optimizer", "betas", (0.5, 0.6)),
+        ({"optimizer": "adamw_8bit"}, "optimizer", "name", "adamw_8bit"),
+        ({"optimizer": "muon", "adam_params": {"momentum": 0.9}}, "optimizer", "momentum", 0.9),
     ],
 )
 async def test_a_keyword_is_a_part_of_the_job(

@@ -84,6 +84,27 @@ def test_each_token_has_the_advantage_of_its_turn() -> None:
     assert np.allclose(tree.entries.advantage_E, [0, 0, 0.75, 0, 0, -0.75])
 
 
+def test_the_fate_of_a_rollout_has_what_its_turns_earned_and_their_advantages() -> None:
+    group = GroupRow(
+        rollouts=[
+            rollout("a", 1.5, {"a1": 0.5}, 9),
+            rollout("b", 0.25, {"b2": 0.5}, 10),
+            RolloutRow(rollout="c", reward=None, samples=[]),
+        ]
+    )
+    batch = build_batch([group], algorithm=resolve("turn_rloo", advantage={"gamma": 0.5}))
+    a, b, c = batch.fates[0]
+    assert a.turn_returns == {"a1": 1.0, "a2": 1.0} and b.turn_returns == {"b1": 0.125, "b2": 0.25}
+    assert a.turn_advantages == {"a1": 0.875, "a2": 0.75} and b.turn_advantages == {"b1": -0.875, "b2": -0.75}
+    assert c.turn_returns == c.turn_advantages == {}
+    assert batch.metrics["reward/turn_return_mean"] == pytest.approx((1.0 + 1.0 + 0.125 + 0.25) / 4)
+    plain = build_batch(
+        [GroupRow(rollouts=[rollout("a", 1.0, {}, 9), rollout("b", 0.0, {}, 10)])], algorithm=resolve("grpo")
+    )
+    assert plain.fates[0][0].turn_returns == plain.fates[0][0].turn_advantages == {}
+    assert "reward/turn_return_mean" not in plain.metrics
+
+
 def test_an_algorithm_without_turns_refuses_their_rewards_by_name() -> None:
     group = GroupRow(rollouts=[rollout("a", 1.0, {"a1": 0.5}, 9), rollout("b", 0.0, {}, 10)])
     with pytest.raises(ConfigurationError, match=r"'a' has rewards of turns.*'group' ignore.*turn_rloo"):

@@ -46,6 +46,7 @@ COMBINATIONS = st.fixed_dictionaries(
         "ratio_to": st.sampled_from(["sampler", "trainer"]),
         "kl": st.none() | KL,
         "mismatch": st.lists(CORRECTIONS, max_size=2),
+        "top_entropy": st.sampled_from([None, 0.5]),
         "updates": st.sampled_from([{"epochs": 1}, {"epochs": 2}]),
     }
 )
@@ -69,6 +70,8 @@ def test_what_is_not_refused_adds_up(parts: dict[str, Any], seed: int, cut: int)
     assume(algorithm is not None)
     assert algorithm is not None
     batch = entries(seed)
+    if algorithm.top_entropy is not None:
+        batch["kept_E"] = torch.arange(COUNT) % 2 == 0
     loss = make_loss(algorithm)
     whole = loss(inputs(batch))
     gradient_E = torch.autograd.grad(whole.loss, batch["logprobs_E"])[0]

@@ -41,7 +41,7 @@ from art.errors import (
     RequestError,
     WorkerError,
 )
-from art.wire.engine import BuiltinOptions
+from art.wire.engine import MOST_ALTERNATIVES, Alternatives, BuiltinOptions
 from art.wire.samples import MAX_CANDIDATES, split_candidates
 from waiting import DEADLINE_S, until
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 OPTIONS = BuiltinOptions(dtype="float32", device="cpu", threads=1, max_running=16, max_waiting=64)
 CLOSE = 1e-4
+DRAWS = 200
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +198,60 @@ async def test_rank_tells_the_most_probable_ids_of_each_place(engine: Engine, ba
             assert dict(top).get(token, own) == own
     (alone,) = await engine.rank(None, rows[:1], 0)
     assert len(alone.logprobs) == 1 and not alone.tops
+
+
+async def test_other_ids_of_each_place_are_told_and_drawn(
+    engine: Engine, base: Path, request: pytest.FixtureRequest
+) -> None:
+    row = prompt(4, CONTEXT - 1)
+    ids = [(CONTEXT - 2, 5), (1, 0), (1, VOCAB - 1), (7, 3), (7, 3)]
+    if request.node.callspec.params["engine"] == "vllm":
+        with pytest.raises(RequestError, match="use the engine 'builtin'"):
+            await engine.rank(None, [row], 0, Alternatives(ids=ids))
+        return
+    model = AutoModelForCausalLM.from_pretrained(base)
+    with torch.no_grad():
+        expected_PV = model(torch.tensor([row])).logits[0, :-1].float().log_softmax(-1)
+    asked = Alternatives(ids=ids, draws=DRAWS, temperature=0.5, seed=3)
+    (told,) = await engine.rank(None, [row], 2, asked)
+    assert told.logprobs == pytest.approx(reference_logprobs(model, row), abs=CLOSE)
+    assert told.named == pytest.approx([float(expected_PV[at - 1, token]) for at, token in ids], abs=CLOSE)
+    assert [len(drawn) for drawn in told.drawn] == [DRAWS] * (len(row) - 1)
+    for drawn, logprobs_V in zip(told.drawn, expected_PV, strict=True):
+        tokens = torch.tensor([token for token, _ in drawn])
+        assert [value for _, value in drawn] == pytest.approx(logprobs_V[tokens].tolist(), abs=CLOSE)
+    found_PK = torch.tensor([[value for _, value in drawn] for drawn in told.drawn])
+    wanted_PV = (expected_PV / 0.5).softmax(-1)
+    mean_P = (wanted_PV * expected_PV).sum(-1)
+    variance_P = (wanted_PV * expected_PV**2).sum(-1) - mean_P**2
+    deviation = float((variance_P.sum() * DRAWS).sqrt())  # of the sum of all draws' logprobs
+    assert abs(float((found_PK - mean_P[:, None]).sum())) < 5 * deviation
+    warmer = (expected_PV.softmax(-1) * expected_PV).sum(-1)
+    assert abs(float((found_PK - warmer[:, None]).sum())) > 20 * deviation  # another temperature's
+    (again,) = await engine.rank(None, [row], 0, asked)
+    (other,) = await engine.rank(None, [row], 0, asked.model_copy(update={"seed": None}))
+    assert again.drawn == told.drawn != other.drawn
+    (coldest,) = await engine.rank(None, [row], 0, Alternatives(draws=2, temperature=0))
+    assert [[token for token, _ in drawn] for drawn in coldest.drawn] == [
+        [int(best)] * 2 for best in expected_PV.argmax(-1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows"),
+    [
+        (Alternatives(ids=[(0, 1)]), 1),
+        (Alternatives(ids=[(12, 1)]), 1),
+        (Alternatives(ids=[(1, VOCAB)]), 1),
+        (Alternatives(ids=[(1, -1)]), 1),
+        (Alternatives(ids=[(1, 1)]), 2),
+        (Alternatives(draws=MOST_ALTERNATIVES), 1),
+    ],
+    ids=["the first place", "behind the last", "no such id", "below 0", "two rows", "too many draws"],
+)
+async def test_alternatives_that_are_none_are_refused(engine: Engine, asked: Alternatives, rows: int) -> None:
+    with pytest.raises(RequestError):
+        await engine.rank(None, [prompt(1)] * rows, 0, asked)
 
 
 async def test_rank_refuses_what_it_cannot_tell(engine: Engine) -> None:

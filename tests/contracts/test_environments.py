@@ -1,6 +1,6 @@
 """All environments by name keep one contract: the same scenarios everywhere, and a rollout's whole record.
 
-Those of other libraries run, with the real ones, in an environment of their own: `make test-all` makes it.
+`environment_cases.py` has the environments. Those that have a row in the matrix are trained on as well.
 """
 
 from __future__ import annotations
@@ -9,150 +9,35 @@ import asyncio
 import json
 import os
 import re
-import subprocess
+import sqlite3
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from environment_program import ROLLOUTS, examine, model_of
+from environment_cases import (
+    CASES,
+    LIBRARIES,
+    OPENENV,
+    VERIFIERS,
+    Case,
+    reply,
+    run_apart,
+    write_tasks,
+)
+from environment_matrix import MARK, PAGE, WRITE, read_rows, row_of, table, write_row
+from environment_program import ROLLOUTS, ROLLOUTS_OF_A_STEP, examine, model_of
 
 import art
 from art.environments.adapters.registry import find_environment
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError
+from art.extensions import ENVIRONMENT, extension_points
 from art_extensions.testing import LlmServer
+from library_programs import ROOT, is_missing, needs, python_of
 from openenv_server import openenv_server
-
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-LIBRARIES, VERIFIERS = ".venv-environments", ".venv-verifiers"
-"""Environments of Python with other libraries: verifiers and OpenEnv, which do not go with the others."""
-
-
-INSPECT_TASKS = "tests/extensions/environments/programs/inspect_tasks.py"
-
-
-def python_of(place: str) -> Path:
-    return ROOT / place / "bin" / "python"
-
-
-def is_missing(place: str) -> bool:
-    return not python_of(place).exists() and not os.environ.get("ART_TEST_EVERYTHING")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """An environment, and what is known of it."""
-
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    rewards: tuple[float, float]
-    """The least and the greatest, which are a bad player's and a good one's."""
-    parts: frozenset[str]
-    """Metrics of each rollout."""
-    apart: str = ""
-    """The environment of Python that it needs, if not that of the tests."""
-    better: bool = True
-    """Whether the good player beats the bad one in each scenario."""
-
-    def order(self, worlds: str) -> dict[str, Any]:
-        """worlds: the address of a server of OpenEnv."""
-        name = self.name.replace("WORLDS", worlds)
-        return {"name": name, "options": {"train": 20, "val": 10, **self.options}}
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.options or ''}".strip()
-
-
-TURNS = frozenset({"turns"})
-GUESS = frozenset({"turns", "truncated", "right", "distance"})
-GAME = TURNS | {"score", "won", "draw", "not_lost", "invalid"}
-CASES = [
-    Case(
-        name="tic-tac-toe",
-        rewards=(-1, 1),
-        parts=frozenset({"won", "draw", "invalid", "not_lost"}),
-        better=False,
-    ),
-    Case(name="yes-no-maybe", rewards=(0, 1), parts=frozenset(), better=False),
-    Case(name="gymnasium:worlds:Guess", rewards=(-0.5, 1), parts=GUESS),
-    Case(name="gymnasium:worlds:OlderGuess", rewards=(-0.5, 1), parts=GUESS),
-    Case(
-        name="gymnasium:worlds:Guess", options={"max_turns": 2}, rewards=(-0.2, 1), parts=GUESS, better=False
-    ),
-    Case(name="python:worlds:Echo", rewards=(0, 1), parts=frozenset({"right"})),
-    Case(name="gymnasium:registered_world:Guess-v0", rewards=(-0.5, 1), parts=GUESS, apart=LIBRARIES),
-    Case(
-        name="reasoning-gym:letter_counting",
-        options={"min_words": 2, "max_words": 4},
-        rewards=(0, 1),
-        parts=frozenset({"score", "solved", "tagged"}),
-        apart=LIBRARIES,
-    ),
-    Case(name="textarena:TicTacToe-v0", rewards=(-1, 1), parts=GAME, apart=LIBRARIES, better=False),
-    Case(
-        name="textarena:TicTacToe-v0",
-        options={"opponent": "self"},
-        rewards=(-1, 1),
-        parts=GAME,
-        apart=LIBRARIES,
-        better=False,
-    ),
-    Case(
-        name="textarena:GuessTheNumber-v0",
-        rewards=(-1, 1),
-        parts=TURNS | {"score"},
-        apart=LIBRARIES,
-        better=False,
-    ),
-    Case(
-        name="verifiers:play-hub",
-        rewards=(0, 1),
-        parts=frozenset({"exact", "num_turns", "truncated"}),
-        apart=VERIFIERS,
-    ),
-    Case(
-        name="verifiers:play-hub",
-        options={"kind": "multi"},
-        rewards=(0, 1),
-        parts=frozenset({"right", "num_turns", "truncated"}),
-        apart=VERIFIERS,
-    ),
-    Case(
-        name=f"inspect:{INSPECT_TASKS}@say",
-        rewards=(0, 1),
-        parts=TURNS | {"exact", "truncated"},
-        apart=LIBRARIES,
-    ),
-    Case(
-        name="openenv:WORLDS/guess",
-        rewards=(-0.5, 1),
-        parts=TURNS | {"truncated", "invalid_actions"},
-        apart=VERIFIERS,
-    ),
-]
-
-
-def reply(body: Mapping[str, Any]) -> str:
-    """Plays all the games: model "right" well and "wrong" badly; other games, the first move on offer."""
-    texts = [str(message["content"]) for message in body["messages"]]
-    good = body["model"] == "right"
-    told = texts[-1]
-    if counting := re.search(r'letter "(.)" appear in the text: "(.*)"', told):
-        return f"<answer>{counting[2].lower().count(counting[1]) if good else -1}</answer>"
-    if word := re.match(r"Say (\w+)", told):
-        return word[1] if good else "no"
-    if "Guess a number from 0 to 9" in texts[0]:
-        low, high = 0, 9
-        for guess, hint in zip(texts[1::2], texts[2::2], strict=False):
-            low, high = (int(guess) + 1, high) if hint == "Higher." else (low, int(guess) - 1)
-        return str((low + high) // 2) if good else "99"
-    if offered := re.findall(r"Available Moves: (.*)", told):
-        return re.findall(r"\d", offered[-1])[0] if good else "nonsense"
-    return f"[{len(texts)}]" if good else "nonsense"
 
 
 @pytest.fixture(scope="module")
@@ -161,84 +46,129 @@ def endpoint() -> Iterator[LlmServer]:
         yield server
 
 
-def run_apart(order: Mapping[str, Any], seed: int, place: str) -> list[dict[str, Any]]:
-    hub = ROOT / "tests" / "extensions" / "environments" / "programs"
-    variables = {
-        **{"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONHASHSEED": str(seed)},
-        **{"PYTHONPATH": f"{ROOT / 'src'}:{HERE}:{hub}", "HF_HUB_OFFLINE": "1"},
-    }
-    python = str(python_of(place)) if place else sys.executable
-    done = subprocess.run(
-        [python, "-W", "ignore", str(HERE / "environment_program.py")],
-        input=json.dumps(order),
-        cwd=ROOT,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A server of ours, which trains; the folder is that of the runs."""
+    folder = tmp_path_factory.mktemp("server")
+    with art.LocalBackend(path=str(folder)) as backend:
+        model = art.TrainableModel(name="address", project="matrix", base_model="art/nano-words")
+        art.run(model.register(backend))
+        url = str(model.inference_base_url).removesuffix("/v1")
+        yield {
+            "url": url,
+            "key": str(model.inference_api_key),
+            "folder": str(folder / "runs"),
+            "data": str(folder),
+        }
+
+
+class Examined(dict[str, tuple[dict[str, Any], dict[str, Any]]]):
+    """Case -> what it did, and what another process did with the same order. All cases of one place are
+    looked at together, when one of them is asked for.
+    """
+
+    def __init__(self, endpoint: LlmServer, server: dict[str, Any], tasks: str) -> None:
+        super().__init__()
+        self._asked = {"base_url": endpoint.base_url, "key": endpoint.key}
+        self._server, self._tasks = server, tasks
+        self.refused: list[dict[str, Any]] = []
+        """What the second process of the libraries did with `REFUSED`."""
+
+    def __missing__(self, wanted: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        (place,) = (case.apart for case in CASES if str(case) == wanted)
+        cases = [
+            case for case in CASES if case.apart == place and not (case.needs and is_missing(case.needs))
+        ]
+        with_worlds = place in (VERIFIERS, OPENENV)
+        with openenv_server(python_of(place)) if with_worlds else nullcontext("") as worlds:
+            orders = [case.order(worlds, self._tasks) for case in cases]
+            wrong = REFUSED_ORDERS if place == LIBRARIES else []
+            first, second = self._begin(orders, place), self._resume([*orders, *wrong], place)
+        if wrong:
+            self.refused = second[len(orders) :]
+            del second[len(orders) :]
+        self.update(
+            {str(case): both for case, both in zip(cases, zip(first, second, strict=True), strict=True)}
+        )
+        return self[wanted]
+
+    def _begin(self, orders: list[dict[str, Any]], place: str) -> list[dict[str, Any]]:
+        begun = {**self._server, "steps": 1}
+        if place:
+            return run_apart({**self._asked, "cases": orders, "rollouts": True, "server": begun}, 1, place)
+
+        async def look(order: dict[str, Any]) -> dict[str, Any]:
+            return await examine(order, **self._asked, rollouts=True, server=begun)
+
+        return [asyncio.run(look(order)) for order in orders]
+
+    def _resume(self, orders: list[dict[str, Any]], place: str) -> list[dict[str, Any]]:
+        resumed = {**self._server, "steps": 2}
+        return run_apart({**self._asked, "cases": orders, "rollouts": False, "server": resumed}, 2, place)
 
 
 @pytest.fixture(scope="module")
-def examined(endpoint: LlmServer) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Case -> what it did, and the scenarios that another process has."""
-    asked = {"base_url": endpoint.base_url, "key": endpoint.key}
-
-    async def look(order: dict[str, Any]) -> dict[str, Any]:
-        return await examine(order, **asked, rollouts=True)
-
-    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
-    for place in ("", LIBRARIES, VERIFIERS):
-        cases = [case for case in CASES if case.apart == place]
-        if place and is_missing(place):
-            continue
-        with openenv_server() if place == VERIFIERS else nullcontext("") as worlds:
-            orders = [case.order(worlds) for case in cases]
-            if place:
-                first = run_apart({**asked, "cases": orders, "rollouts": True}, 1, place)
-            else:
-                first = [asyncio.run(look(order)) for order in orders]
-            second = run_apart({**asked, "cases": orders, "rollouts": False}, 2, place)
-        found |= {
-            str(case): (done, scenarios) for case, done, scenarios in zip(cases, first, second, strict=True)
-        }
-    return found
+def examined(
+    endpoint: LlmServer, server: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Examined:
+    return Examined(endpoint, server, write_tasks(tmp_path_factory.mktemp("tasks")))
 
 
-def apart(place: str) -> Any:
-    return pytest.mark.skipif(is_missing(place), reason=f"no {place}: `make {place}/.installed`")
+def samples_of(server: dict[str, Any], model: str) -> dict[str, int]:
+    """Returns the samples that the ledger has of a model, with their numbers of tokens."""
+    with closing(sqlite3.connect(Path(server["data"], "server", "ledger.sqlite"))) as ledger:
+        asked = "SELECT sample_id FROM samples WHERE model IN (?, ?)"
+        named = ledger.execute(asked, (model, f"matrix/{model}")).fetchall()
+    with httpx.Client(headers={"authorization": f"Bearer {server['key']}"}, timeout=60) as http:
+        rows = [http.get(f"{server['url']}/v1/samples/{one}").raise_for_status().json() for (one,) in named]
+    return {row["sample_id"]: len(row["completion_ids"]) for row in rows}
 
 
-each = pytest.mark.parametrize(
-    "case",
-    [
+def trained_rollouts(server: dict[str, Any], model: str) -> list[dict[str, Any]]:
+    """Returns the rows of the steps' rollouts, as the server has written them."""
+    steps = Path(server["data"], "matrix", "models", model, "steps")
+    files = sorted(steps.rglob("rollouts.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def evaluated_samples(run: Path) -> set[str]:
+    lines = [line for file in run.glob("evaluation-*.jsonl") for line in file.read_text().splitlines()]
+    rollouts = [one for line in lines for one in json.loads(line)]
+    parts = [part for one in rollouts for part in (one, *one["additional_histories"])]
+    turns = [turn for part in parts for turn in part["messages_and_choices"]]
+    return {turn["sample_id"] for turn in turns if "sample_id" in turn}
+
+
+def params_of(cases: Iterable[Case]) -> list[Any]:
+    return [
         pytest.param(
-            case, id=str(case), marks=[pytest.mark.slow, *([apart(case.apart)] if case.apart else [])]
+            case,
+            id=str(case),
+            marks=[pytest.mark.slow, *(needs(place) for place in (case.apart, case.needs) if place)],
         )
-        for case in CASES
-    ],
-)
-Found = dict[str, tuple[dict[str, Any], dict[str, Any]]]
+        for case in cases
+    ]
+
+
+each = pytest.mark.parametrize("case", params_of(CASES))
+each_scripted = pytest.mark.parametrize("case", params_of(case for case in CASES if case.scripted))
+each_kind = pytest.mark.parametrize("case", params_of(case for case in CASES if case.kind))
 
 
 @each
 def test_scenarios_are_the_same_in_another_process_and_in_one_split_alone(
-    case: Case, examined: Found
+    case: Case, examined: Examined
 ) -> None:
     first, second = examined[str(case)]
     assert "refused" not in first, first
     assert [first[split] for split in ("train", "val")] == [second[split] for split in ("train", "val")]
     ids = [name for split in ("train", "val") for name, _ in first[split]]
-    assert len(ids) == len(set(ids)) >= 20
+    assert len(ids) == len(set(ids)) >= case.least
     assert first["train"] and first["val"]
 
 
-@each
-def test_a_rollout_has_its_whole_record(case: Case, examined: Found) -> None:
+@each_scripted
+def test_a_rollout_has_its_whole_record(case: Case, examined: Examined) -> None:
     first, _ = examined[str(case)]
     least, most = case.rewards
     for player in ("right", "wrong"):
@@ -255,8 +185,8 @@ def test_a_rollout_has_its_whole_record(case: Case, examined: Found) -> None:
             assert one["metrics"].get("turns", len(said)) == len(said)
 
 
-@each
-def test_the_reward_is_that_of_how_the_model_played(case: Case, examined: Found) -> None:
+@each_scripted
+def test_the_reward_is_that_of_how_the_model_played(case: Case, examined: Examined) -> None:
     first, _ = examined[str(case)]
     right, wrong = ([one["reward"] for one in first[player]] for player in ("right", "wrong"))
     if case.options.get("opponent") == "self":
@@ -269,8 +199,8 @@ def test_the_reward_is_that_of_how_the_model_played(case: Case, examined: Found)
         assert min(right) > max(wrong)
 
 
-@each
-def test_a_seeded_rollout_can_be_had_again(case: Case, examined: Found) -> None:
+@each_scripted
+def test_a_seeded_rollout_can_be_had_again(case: Case, examined: Examined) -> None:
     first, _ = examined[str(case)]
     again = first["again"][0]
     assert (
@@ -278,9 +208,78 @@ def test_a_seeded_rollout_can_be_had_again(case: Case, examined: Found) -> None:
     )
 
 
-@each
-def test_an_endpoint_that_refuses_fails_the_rollout(case: Case, examined: Found) -> None:
+@each_scripted
+def test_an_endpoint_that_refuses_fails_the_rollout(case: Case, examined: Examined) -> None:
     assert examined[str(case)][0]["without the key"] == "AuthenticationError"
+
+
+@each_kind
+def test_a_run_goes_on_in_another_process(case: Case, examined: Examined) -> None:
+    first, second = (done["learned"] for done in examined[str(case)])
+    assert first.get("steps") == [1], first
+    assert second.get("steps") == [1, 2], second
+
+
+@each_kind
+def test_each_sampled_token_of_a_run_is_one_of_its_rollouts(
+    case: Case, examined: Examined, server: dict[str, Any]
+) -> None:
+    """What the server has sampled for this model, and what the run's rollouts have, are the same samples."""
+    sampled, rows, evaluated = tokens_of(case, examined, server)
+    assert len(rows) == 2 * ROLLOUTS_OF_A_STEP and evaluated
+    for row in rows:
+        assert row["tokens"] == sum(sampled[one] for one in row["samples"]) > 0
+    trained = [one for row in rows for one in row["samples"]]
+    assert len(trained) == len(set(trained))
+    assert set(trained) | evaluated == sampled.keys()
+
+
+def tokens_of(
+    case: Case, examined: Examined, server: dict[str, Any]
+) -> tuple[dict[str, int], list[dict[str, Any]], set[str]]:
+    """Returns the ledger's samples with their tokens, the rows of the steps, and the evaluations' samples."""
+    _, second = examined[str(case)]
+    run = Path(second["learned"].get("folder", "no such folder"))
+    return samples_of(server, case.learner), trained_rollouts(server, case.learner), evaluated_samples(run)
+
+
+@each_kind
+def test_the_reward_is_the_librarys_own(case: Case, examined: Examined) -> None:
+    """Where the contract can ask the library: of the same replies to the same scenario."""
+    first, _ = examined[str(case)]
+    played = [one for player in ("right", "wrong") for one in first.get(player, ())]
+    for one in played:
+        if one["library"] is not None:
+            assert one["library"] == pytest.approx(one["reward"], abs=1e-9)
+
+
+@each_kind
+def test_the_matrix_has_what_the_case_did(case: Case, examined: Examined, server: dict[str, Any]) -> None:
+    sampled, rows, evaluated = tokens_of(case, examined, server)
+    trained = {one for row in rows for one in row["samples"]}
+    counted = all(row["tokens"] == sum(sampled.get(one, -1) for one in row["samples"]) for row in rows)
+    exact = bool(rows and counted and trained | evaluated == sampled.keys())
+    made = row_of(case, *examined[str(case)], exact=exact)
+    if os.environ.get(WRITE):
+        write_row(case.kind, made)
+    assert read_rows().get(case.kind) == made, (
+        "run PYTHONPATH=.:tests python tests/contracts/environment_matrix.py"
+    )
+
+
+@pytest.mark.extension
+def test_the_matrix_has_each_kind_and_points_to_what_is_there() -> None:
+    kinds = {case.kind: case for case in CASES if case.kind}
+    prefixes = {case.name.partition(":")[0] for case in kinds.values()}
+    assert {*extension_points(ENVIRONMENT)} <= prefixes, "add a case of the kind, then write the matrix"
+    rows = read_rows()
+    assert [*rows] == [*kinds], "run PYTHONPATH=.:tests python tests/contracts/environment_matrix.py"
+    for case in kinds.values():
+        if case.compared_by:
+            file, _, test = case.compared_by.partition("::")
+            assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), case.compared_by
+    begin, end = f"<!-- {MARK} -->\n", f"<!-- /{MARK} -->"
+    assert PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0] == table()
 
 
 async def play(endpoint: LlmServer, name: str, **options: Any) -> art.Trajectory:
@@ -348,12 +347,14 @@ REFUSED = [
 ]
 
 
-@apart(LIBRARIES)
+REFUSED_ORDERS = [{"name": name, "options": options, "scripted": False} for name, options, _ in REFUSED]
+
+
+@needs(LIBRARIES)
 @pytest.mark.slow
-def test_a_wrong_name_or_option_is_refused_with_what_is_known() -> None:
-    order = [{"name": name, "options": options} for name, options, _ in REFUSED]
-    found = run_apart({"base_url": "", "key": "", "cases": order, "rollouts": False}, 0, LIBRARIES)
-    for (name, _, words), told in zip(REFUSED, found, strict=True):
+def test_a_wrong_name_or_option_is_refused_with_what_is_known(examined: Examined) -> None:
+    assert examined[next(str(case) for case in CASES if case.apart == LIBRARIES)]
+    for (name, _, words), told in zip(REFUSED, examined.refused, strict=True):
         assert told["refused"].startswith("ConfigurationError") and re.search(words, told["refused"]), (
             name,
             told,
@@ -368,8 +369,11 @@ def test_a_wrong_name_or_option_is_refused_with_what_is_known() -> None:
         ("textarena:TicTacToe-v0", "textarena", "textarena"),
         ("gymnasium:CartPole-v1", "gymnasium", "gymnasium"),
         ("verifiers:wordle", "verifiers-hub", "verifiers"),
+        ("skyrl-gym:gsm8k", "skyrl-gym", "skyrl_gym"),
         ("openenv:http://127.0.0.1:9", "openenv", "openenv"),
         ("inspect:tasks.py@say", "inspect", "inspect_ai"),
+        ("tau2:airline", "inspect-evals", "inspect_ai"),
+        ("agentdojo:banking", "inspect-evals", "inspect_evals"),
     ],
 )
 def test_a_missing_library_is_named_with_its_extra(

@@ -13,7 +13,7 @@ from art.batch.algorithms import DEFAULT, TABLE, resolve
 from art.training.losses.registry import LOSSES, make_loss
 from art.wire.algorithm import Algorithm, MismatchSpec, TeacherSpec
 
-PARTS = {"teacher": TeacherSpec(kind="base")}
+PARTS = {"teacher": TeacherSpec(kind="base"), "reward_parts": {"right": 1.0}}
 
 
 def algorithm(name: str) -> Algorithm:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from openai.types.chat.chat_completion import Choice
 from tests.otlp_collector import collecting
 
 import art
@@ -29,8 +30,8 @@ def read_tensorboard(model: art.Model) -> Scalars:
     return {tag: {one.step: one.value for one in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
 
 
-APART = {"trackio", "mlflow"}
-"""Those have an environment of their own: tests/extensions/sinks/test_trackers.py."""
+APART = {"trackio", "mlflow", "wandb"}
+"""They are read in tests/extensions/sinks, the first two in an environment of their own."""
 
 
 def read_otel(model: art.Model) -> Scalars:
@@ -76,6 +77,27 @@ async def test_the_numbers_of_a_row_are_read_back(tmp_path: Path, name: str) -> 
     assert found["val/reward"] == {3: 0.5} and found["val/reward_std_dev"] == {3: 0.5}
     assert found["val/acc"] == {4: 0.25, 2: 0.5} and found["loss/train"] == {4: 2.0}
     assert "val/broken" not in found
+
+
+@pytest.mark.extension
+async def test_rewards_of_turns_are_numbers_of_the_row(tmp_path: Path, name: str) -> None:
+    said = {"role": "assistant", "content": "on"}
+    turns: list[Any] = [
+        Choice.model_validate({"index": 0, "finish_reason": "stop", "message": said, "sample_id": one})
+        for one in ("s1", "s2")
+    ]
+    played = art.Trajectory(messages_and_choices=turns, reward=1.0)
+    played.reward_turn(0, 0.25)
+    played.reward_turn(1, 0.75)
+    model = model_of(tmp_path, name)
+    groups = [art.TrajectoryGroup([played, art.Trajectory(reward=0.0)])]
+    await model.log(groups, split="train", step=3, metrics={"reward/turn_return_mean": 1.5})
+    found = READERS[name](model)
+    assert found["train/turn_reward_mean"] == {3: 0.5} and found["train/turn_rewarded_rate"] == {3: 0.5}
+    assert found["train/turn_reward_top_share"] == {3: 0.75} and found["train/turn_reward_zero_rate"] == {
+        3: 0.0
+    }
+    assert found["reward/turn_return_mean"] == {3: 1.5}
 
 
 @pytest.mark.extension

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_models import VOCAB, ask
+from engine_models import VOCAB, ask, build_adapter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from art.engine.builtin import core as core_module
 from art.engine.builtin.core import EngineCore
 from art.engine.builtin.model import load_model
+from art.engine.builtin.peft_folder import read_adapter
 from art.engine.builtin.step_batch import shares
 from art.engine.protocol import Delta, GenerateRequest
+from art.errors import ConfigurationError
 from art.wire.engine import BuiltinOptions
+from kinds import count_kinds, growing_kinds
 
 
 def make_core(base: Path, **options: int) -> EngineCore:
@@ -238,3 +242,31 @@ def test_the_cache_is_full_of_one_owners_ids_and_another_still_runs(base: Path) 
     together = run_while(core, mine)
     assert core.health().waiting > 0, "a's flood is not over"
     assert [out.token_ids for out in together] == [out.token_ids for out in alone]
+
+
+@pytest.mark.slow
+def test_adapters_that_went_leave_nothing_but_a_bounded_number_of_names(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of a long run loads one, samples from it, and unloads the one before. No kind of object has one
+    more after each step.
+    """
+    monkeypatch.setattr(core_module, "MOST_NAMES", 8)
+    core, path = make_core(base), build_adapter(tmp_path, base, seed=1)
+    other = replace(read_adapter(path), digest="of other weights")
+    core.adapters.add("pinned", read_adapter(path))
+    kinds = []
+    for step in range(90):
+        core.adapters.add(f"m@{step}", read_adapter(path))
+        run(core, [ask(prompt(step * 9 + k, 20), max_tokens=2, adapter=f"m@{step}") for k in range(2)])
+        if step:
+            core.drop_adapter(f"m@{step - 1}")
+            run(core, [ask(prompt(0, 5), max_tokens=1)])
+        if step % 30 == 29:
+            kinds.append(count_kinds())
+    assert core.adapters.names() == ("m@89", "pinned")
+    assert growing_kinds(kinds, steps=30) == {}
+    assert len(core.adapters.history) == 8
+    for known in ("pinned", "m@85", "m@89"):
+        with pytest.raises(ConfigurationError, match="take a new name"):
+            core.adapters.add(known, other)

@@ -110,7 +110,9 @@ def made_up(seed: int, rank: int, touched: list[str]) -> PeftAdapter:
         )
         for name in touched
     }
-    return PeftAdapter(Path("x"), alpha=2.0 * rank, rank_stabilized=False, weights=weights, digest="")
+    return PeftAdapter(
+        Path("x"), alpha=2.0 * rank, rank_stabilized=False, weights=weights, rank=rank, digest=""
+    )
 
 
 NAMES = [name for joint in JOINTS for name in joint.names]

@@ -21,9 +21,13 @@ from art.errors import ConfigurationError, NotFoundError, RequestError
 from serving import serving_in_a_thread
 
 ROWS = [{"algorithm": name} for name, row in TABLE.items() if not row.needs]
+VALUED = ("ppo_value", "turn_gae")
+"""They have another critic than `ppo_critic`, and a model has one."""
+OF_PROBE = [one for one in ROWS if one["algorithm"] not in VALUED]
 PARTS: list[dict[str, Any]] = [
     {"algorithm": {"name": "distillation", "teacher": {"kind": "base"}}},
     {"algorithm": {"name": "distillation", "teacher": {"kind": "step", "step": 1}}},
+    {"algorithm": {"name": "gdpo", "reward_parts": {"right": 1.0, "even": 0.5}}},
     {"algorithm": {"name": "reinforce++", "advantage": {"gamma": 0.9}}},
     {"algorithm": {"name": "dapo", "overlong": {"limit": 12, "band": 6}}},
     {"algorithm": {"name": "rloo", "kl": {"estimator": "k1", "coefficient": 0.01, "place": "reward"}}},
@@ -40,7 +44,11 @@ PARTS: list[dict[str, Any]] = [
 
 
 async def play(model: art.TrainableModel, reward: float, **sampling: Any) -> art.Trajectory:
-    said = art.Trajectory(messages_and_choices=[{"role": "user", "content": "yes or no?"}], reward=reward)
+    said = art.Trajectory(
+        messages_and_choices=[{"role": "user", "content": "yes or no?"}],
+        reward=reward,
+        metrics={"right": reward, "even": reward != 1},
+    )
     completion = await model.openai_client().chat.completions.create(
         model=model.get_inference_name(), messages=said.messages(), max_tokens=6, **sampling
     )
@@ -83,7 +91,7 @@ async def test_every_algorithm_makes_a_step(tmp_path: Path, caplog: pytest.LogCa
     model = art.TrainableModel(name="a", project="p", base_model="art/nano", _internal_config=internal)
     async with art.LocalBackend(path=str(tmp_path)) as backend:
         await model.register(backend)
-        for step, options in enumerate([*ROWS, *PARTS], 1):
+        for step, options in enumerate([*OF_PROBE, *PARTS], 1):
             groups = await play_groups(model)
             result = await backend.train(model, groups, **{"learning_rate": 1e-4, **options})
             assert result.step == step, options
@@ -119,6 +127,39 @@ async def test_every_algorithm_makes_a_step(tmp_path: Path, caplog: pytest.LogCa
         with pytest.raises(NotFoundError, match=r"step = 99.*its steps: \[0, 1, "):
             gone = {"name": "distillation", "teacher": {"kind": "step", "step": 99}}
             await backend.train(model, await play_groups(model), algorithm=gone)
+
+
+@pytest.mark.slow
+async def test_a_value_model_is_warmed_up_saved_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    """The step of a warm-up serves the same policy."""
+
+    def model() -> art.TrainableModel:
+        return art.TrainableModel(name="a", project="p", base_model="art/nano")
+
+    async def step(name: str, backend: art.LocalBackend, trained: art.TrainableModel) -> art.TrainResult:
+        groups = await play_groups(trained, plan_and_play)
+        asked = {"name": name, "critic": {"warmup_steps": 1}}
+        return await backend.train(trained, groups, learning_rate=1e-4, algorithm=asked)
+
+    first, again = model(), model()
+    async with art.LocalBackend(path=str(tmp_path)) as backend:
+        await first.register(backend)
+        warming = await step("ppo_value", backend, first)
+        assert warming.step == 1 and warming.metrics["loss/grad_norm"] == 0.0
+        learned = await step("turn_gae", backend, first)
+        assert learned.step == 2 and learned.metrics["loss/grad_norm"] > 0.0
+    adapters = [
+        (
+            tmp_path / "p" / "models" / "a" / "checkpoints" / f"{at:04d}" / "adapter_model.safetensors"
+        ).read_bytes()
+        for at in range(3)
+    ]
+    assert adapters[0] == adapters[1] != adapters[2]
+    async with art.LocalBackend(path=str(tmp_path)) as backend:
+        await again.register(backend)
+        assert (await step("turn_gae", backend, again)).step == 3
+        with pytest.raises(ConfigurationError, match=r"has the critic {.kind.: .adapter., .rank.: 16"):
+            await backend.train(again, await play_groups(again), algorithm="ppo_critic")
 
 
 @pytest.fixture

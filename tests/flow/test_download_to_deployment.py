@@ -145,28 +145,43 @@ async def evaluated(folder: Path) -> tuple[list[Any], list[Any], list[str], list
         url, key = str(model.inference_base_url), str(model.inference_api_key)
         newest = model.get_inference_name()
         tokenizer = folder / ".art" / "real" / "models" / "sea" / "checkpoints" / "0002"
-        scores = [
-            await asyncio.to_thread(harness_scores, folder, tasks, url, key, name, tokenizer)
-            for name in (f"{newest.partition('@')[0]}@0", newest)
-        ]
+        names = [f"{newest.partition('@')[0]}@0", newest]
+        scores = await asyncio.to_thread(harness_scores, folder, tasks, url, key, names, tokenizer)
         replies = await asyncio.to_thread(asked, url, newest, key)
         return scores[0], scores[1], replies, await asyncio.to_thread(decided, url, newest, key)
 
 
-def harness_scores(folder: Path, tasks: Path, url: str, key: str, name: str, tokenizer: Path) -> list[Any]:
-    """Runs the real lm_eval against the endpoint. Returns the log-likelihoods of each question's choices."""
-    to = folder / f"lm_eval-{name.rpartition('@')[2]}"
-    given = f"model={name},base_url={url}/completions,tokenizer={tokenizer},num_concurrent=4,max_length=1024"
-    done = subprocess.run(
+SEVERAL_TIMES = """
+import json, sys
+from lm_eval.__main__ import cli_evaluate
+
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["lm_eval", *words]
+    cli_evaluate()
+"""
+"""The command `lm_eval`, once for each list of words; what it imports takes longer than what it does here."""
+
+
+def harness_scores(
+    folder: Path, tasks: Path, url: str, key: str, names: list[str], tokenizer: Path
+) -> list[list[Any]]:
+    """Runs the real lm_eval against the endpoint. Returns, for each name of a model, the log-likelihoods of
+    each question's choices.
+    """
+    where = f"base_url={url}/completions,tokenizer={tokenizer},num_concurrent=4,max_length=1024"
+    runs = [
         [
-            str(OTHERS / "bin" / "lm_eval"),
             "--model=local-completions",
-            f"--model_args={given}",
+            f"--model_args=model={name},{where}",
             "--tasks=four_choices",
             f"--include_path={tasks}",
-            f"--output_path={to}",
+            f"--output_path={folder / f'lm_eval-{number}'}",
             "--log_samples",
-        ],
+        ]
+        for number, name in enumerate(names)
+    ]
+    done = subprocess.run(
+        [str(OTHERS / "bin" / "python"), "-c", SEVERAL_TIMES, json.dumps(runs)],
         env={**os.environ, **QUIET, "OPENAI_API_KEY": key, "HF_HOME": str(folder / "hf")},
         cwd=folder,
         capture_output=True,
@@ -174,9 +189,12 @@ def harness_scores(folder: Path, tasks: Path, url: str, key: str, name: str, tok
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    (file,) = to.rglob("samples_four_choices*.jsonl")
-    samples = [json.loads(line) for line in file.read_text().splitlines()]
-    return [sample["filtered_resps"] for sample in sorted(samples, key=lambda sample: sample["doc_id"])]
+    found = []
+    for number in range(len(names)):
+        (file,) = (folder / f"lm_eval-{number}").rglob("samples_four_choices*.jsonl")
+        samples = [json.loads(line) for line in file.read_text().splitlines()]
+        found.append([one["filtered_resps"] for one in sorted(samples, key=lambda one: one["doc_id"])])
+    return found
 
 
 def exported(folder: Path, format: str) -> Path:

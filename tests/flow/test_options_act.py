@@ -103,6 +103,22 @@ async def test_each_keyword_changes_what_it_says(tmp_path: Path, caplog: pytest.
             metrics = (await train(*groups, kl_penalty_coef=0.5, learning_rate=1e-12, **moving)).metrics
             found.append(metrics["loss/kl_policy_ref"])
         assert found[0] != 0 and found == pytest.approx([found[0]] * 5, rel=1e-3)
+        for keywords in (
+            {"kl_penalty_reference_step": 0, "learning_rate": 1e-12},
+            {"kl_penalty_sync_steps": await model.get_step() + 2, "learning_rate": 1e-12},
+            {"kl_penalty_mixup": 0.5, "learning_rate": 1e-3},
+            {"kl_penalty_mixup": 0.5, "kl_penalty_sync_steps": 2},
+        ):
+            metrics = (await train(*groups, kl_penalty_coef=0.5, **keywords)).metrics
+            found.append(metrics["loss/kl_policy_ref"])
+        # The newest multiple is 0; an average starts as the policy, which then leaves it.
+        assert found[6] == pytest.approx(found[5], rel=1e-3) and found[5] != 0 == found[7] != found[8]
+        folders = [tmp_path / "p" / "models" / "a" / "checkpoints" / f"{await model.get_step():04d}"]
+        assert (folders[0] / "average.safetensors").is_file()
+        adaptive = {"target": 1e-6, "step": 0.01, "coefficient": 0.02}
+        acted = (await train(*groups, entropy=adaptive, top_entropy=0.2)).metrics
+        assert acted["loss/entropy_coefficient"] == 0.02 and acted["loss/top_entropy_least"] > 0
+        assert (await train(*groups, entropy=adaptive)).metrics["loss/entropy_coefficient"] == 0
         copies = list((tmp_path / "server" / "references").iterdir())
         assert len(copies) == 1
         remote = art.RemoteBackend(model.inference_base_url, model.inference_api_key)

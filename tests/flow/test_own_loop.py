@@ -68,14 +68,17 @@ class Loop:
         assert reply.status_code == 200, reply.text
         return dict(load(reply.content))
 
-    def step(self, name: str, at: int, batches: int) -> httpx.Response:
+    def step(self, name: str, at: int, batches: int, **more: object) -> httpx.Response:
         asked = {"job_id": name, "expected_step": at, "batches": batches, "optimizer": ADAM, "rate": 1e-2}
-        return self.http.post(f"{self.path}/step", content=json.dumps(asked))
+        return self.http.post(f"{self.path}/step", content=json.dumps({**asked, **more}))
+
+
+def checkpoints(data: Path, model: art.TrainableModel) -> Path:
+    return data / model.project / "models" / model.name / "checkpoints"
 
 
 def weights(data: Path, model: art.TrainableModel, step: int) -> bytes:
-    folder = data / model.project / "models" / model.name / "checkpoints" / f"{step:04d}"
-    return (folder / "adapter_model.safetensors").read_bytes()
+    return (checkpoints(data, model) / f"{step:04d}" / "adapter_model.safetensors").read_bytes()
 
 
 def trainable(name: str) -> art.TrainableModel:
@@ -127,6 +130,11 @@ async def test_steps_of_added_gradients_are_made_once_and_survive_the_trainer(
         assert reply.choices[0].model_extra is not None and reply.choices[0].model_extra["step"] == 2
         assert rough.http.post(f"{rough.path}/release").status_code == 200
         rough.add(20, 2, 0)  # opened again from its checkpoint
+        assert rough.step("rough-2", 2, 1).json()["step"] == 3
+        rough.add(30, 3, 0)
+        assert rough.step("rough-3", 3, 1, keep_steps=[1]).json()["step"] == 4
+        left = {folder.name for folder in checkpoints(tmp_path, disturbed).iterdir()}
+        assert left == {"0001", "0002", "0004"}  # what was named, the one that is served, the newest
 
 
 @pytest.mark.parametrize("shared", [True, False])

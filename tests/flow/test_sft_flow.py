@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,15 @@ async def learn(model: art.TrainableModel, examples: list[art.Trajectory], **opt
         await model.train_sft(chunk.trajectories, chunk.config)
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The address and the key of a server for tests that need no folder of their own: each has its models."""
+    with art.LocalBackend(path=str(tmp_path_factory.mktemp("served"))) as backend:
+        model = art.TrainableModel(name="address", project="p", base_model="art/nano-games")
+        art.run(model.register(backend))
+        yield str(model.inference_base_url).removesuffix("/v1"), str(model.inference_api_key)
+
+
 async def test_a_warm_up_then_rewards_in_one_lineage_that_is_resumed(tmp_path: Path) -> None:
     def made() -> art.TrainableModel:
         return art.TrainableModel(name="agent", project="p", base_model="art/nano-games")
@@ -102,11 +112,11 @@ async def test_a_warm_up_then_rewards_in_one_lineage_that_is_resumed(tmp_path: P
         assert result.step == 8 and result.metrics["data/step_num_gradient_steps"] == 2
 
 
-async def test_a_student_learns_from_a_teacher_s_replies(tmp_path: Path) -> None:
+async def test_a_student_learns_from_a_teacher_s_replies(served: tuple[str, str]) -> None:
     """The teacher is a model of the same server that has learned the task, asked as any endpoint would be."""
     trained = art.TrainableModel(name="big", project="p", base_model="art/nano-games")
     student = art.TrainableModel(name="small", project="p", base_model="art/nano-games")
-    async with art.LocalBackend(path=str(tmp_path)) as backend:
+    async with art.RemoteBackend(*served) as backend:
         await trained.register(backend)
         await student.register(backend)
         await learn(trained, [shown(one, last_word(one)) for one in QUESTIONS], epochs=6, peak_lr=3e-3)
@@ -240,14 +250,14 @@ def cross_entropy(model: Any, tokenizer: Any, examples: list[list[dict[str, str]
     return total / count
 
 
-async def test_what_is_too_long_is_counted_and_what_cannot_be_said_is_named(tmp_path: Path) -> None:
+async def test_what_is_too_long_is_counted_and_what_cannot_be_said_is_named(served: tuple[str, str]) -> None:
     model = art.TrainableModel(
-        name="m",
+        name="long",
         project="p",
         base_model="art/nano-games",
         _internal_config={"special_tokens_in_text": "parse"},
     )
-    async with art.LocalBackend(path=str(tmp_path)) as backend:
+    async with art.RemoteBackend(*served) as backend:
         await model.register(backend)
         short, long = shown("reply with yes", "yes"), shown("reply with yes " * 900, "yes")
         result = await model.train_sft([short, long, long, long, short], TrainSFTConfig(batch_size=2))
@@ -258,7 +268,7 @@ async def test_what_is_too_long_is_counted_and_what_cannot_be_said_is_named(tmp_
         )
 
         narrow = art.TrainableModel(
-            name="n",
+            name="narrow",
             project="p",
             base_model="art/nano-games",
             _internal_config={"init_args": {"max_seq_length": 16}},
@@ -281,10 +291,10 @@ async def test_what_is_too_long_is_counted_and_what_cannot_be_said_is_named(tmp_
         assert again.step == 3
 
 
-async def test_replies_of_the_model_s_own_are_learned_as_they_were_sampled(tmp_path: Path) -> None:
+async def test_replies_of_the_model_s_own_are_learned_as_they_were_sampled(served: tuple[str, str]) -> None:
     """Rejection sampling. Replies cut at one token have no end of turn, which a rendering would add."""
-    model = art.TrainableModel(name="m", project="p", base_model="art/nano-games")
-    async with art.LocalBackend(path=str(tmp_path)) as backend:
+    model = art.TrainableModel(name="own", project="p", base_model="art/nano-games")
+    async with art.RemoteBackend(*served) as backend:
         await model.register(backend)
         kept = []
         for question in QUESTIONS[:6]:
@@ -300,11 +310,11 @@ async def test_replies_of_the_model_s_own_are_learned_as_they_were_sampled(tmp_p
         assert result.sheet.fates["trained"].tokens > 7
 
 
-async def test_given_answers_are_trained_with_their_advantage(tmp_path: Path) -> None:
+async def test_given_answers_are_trained_with_their_advantage(served: tuple[str, str]) -> None:
     """Nobody sampled them; the group's rewards say which of them is to be preferred."""
-    model = art.TrainableModel(name="m", project="p", base_model="art/nano-games")
+    model = art.TrainableModel(name="given", project="p", base_model="art/nano-games")
     question = QUESTIONS[0]
-    async with art.LocalBackend(path=str(tmp_path)) as backend:
+    async with art.RemoteBackend(*served) as backend:
         await model.register(backend)
 
         async def share() -> float:

@@ -44,7 +44,8 @@ TAGGED = ("qwen3.5", "qwen3.6", "prime-qwen3", "nemotron-3", "glm-4.5", "glm-5",
 """Formats that write each argument alone, texts without quotes."""
 FORMATS = (*JSON_FORMATS, *TAGGED)
 ASK = [{"role": "user", "content": "hello"}]
-MOST = 1000
+MOST = 8000
+"""Calls of some hundred ids each: after one, another is as likely as the end."""
 
 
 @lru_cache

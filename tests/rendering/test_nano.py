@@ -3,17 +3,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
+from importlib import import_module
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import weather
 from transformers import PreTrainedTokenizerFast
 
 from art.engine.nano_models import resolve
-from art.environments.tasks import mail, tic_tac_toe
+from art.environments.tasks import mail
 from art.rendering.nano import RENDERER_KEY, RENDERER_NAME, NanoRenderer, create_nano_renderer
+from art.rendering.tokenizer import CACHED_TEXTS, FastTokenizer
 
 NAMES = ("art/nano-games", "art/nano-tools", "art/nano-mcp", "art/nano-words")
 TOKENIZERS = {name: PreTrainedTokenizerFast.from_pretrained(resolve(name)) for name in NAMES}
@@ -81,11 +83,18 @@ def test_words_that_a_nano_model_was_never_taught_are_told_once(
     assert "docs/guides/models.md" in record.message
 
 
-@pytest.mark.parametrize("task", [tic_tac_toe, mail, weather])
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("art/nano-games", "art.environments.tasks.tic_tac_toe"),
+        ("art/nano-tools", "art.environments.tasks.mail"),
+        pytest.param("art/nano-mcp", "nano.weather", marks=pytest.mark.extension),
+    ],
+)
 def test_nothing_is_told_of_the_prompts_that_a_model_was_taught(
-    task: Any, caplog: pytest.LogCaptureFixture
+    name: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = {tic_tac_toe: "art/nano-games", mail: "art/nano-tools", weather: "art/nano-mcp"}[task]
+    task = import_module(path)
     world = task.environment(task.scenario(0, 0), 0)
     create_nano_renderer(TOKENIZERS[name]).render(world.opening, tools=world.tools)
     assert not caplog.records
@@ -235,3 +244,22 @@ def test_the_tokenizer_config_names_the_renderer(name: str) -> None:
 def test_the_renderer_needs_no_torch() -> None:
     program = "import sys, art.rendering.nano; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=240).strip() == "False"
+
+
+def test_the_ids_of_texts_are_kept_in_memory_of_a_bounded_size() -> None:
+    """Each text comes twice, with the ids that the tokenizer itself gives; a thousand more take no room."""
+    tokenizer = TOKENIZERS["art/nano-words"]
+    fast, held = FastTokenizer(tokenizer), []
+    tracemalloc.start()
+    try:
+        for number in range(2 * CACHED_TEXTS + 400):
+            ids = fast.encode(text := f"{number} yes no maybe " * 5)
+            assert fast.encode(text) == ids
+            if number % CACHED_TEXTS == 0:
+                assert ids == tokenizer.encode(text, add_special_tokens=False)
+            if number in (CACHED_TEXTS + 399, 2 * CACHED_TEXTS + 399):
+                held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] < 0.05 * held[0], held
+    assert held[0] < CACHED_TEXTS * (500 + 4 * len(ids) + len(text)), "four bytes an id"

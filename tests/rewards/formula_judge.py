@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from art.rewards.judge_view import View, views_of
-from art.rewards.judge_watch import JudgeWatch
+from art.rewards.judge_view import View
 from art.rewards.reward import Score
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
@@ -46,9 +45,3 @@ class FormulaJudge:
 
 def scores_of(*values: float | Unscored) -> list[Score]:
     return [Score(value=value) for value in values]
-
-
-async def watched(watch: JudgeWatch, judge: FormulaJudge, group: TrajectoryGroup) -> dict[str, float]:
-    """Score a group and check the scores, as a judged reward does."""
-    views = views_of(group)
-    return await watch.check_scores(views, await judge.score(views), group)

@@ -20,7 +20,6 @@ from art.rewards.judge_view import views_of
 from art.rewards.llm import Reply, Request
 from art.rewards.llm.channel import Channel, Pace
 from art.rewards.llm.names import resolve_llm
-from art.rewards.rubric import RubricScorer
 from art.rewards.ruler_scorer import RulerScorer
 from art_extensions.testing import LlmServer, Mischief, TruthfulJudge
 from art_extensions.testing.answers import KINDS
@@ -81,11 +80,18 @@ def groups() -> list[art.TrajectoryGroup]:
 
 SCORERS = {
     "ruler": RulerScorer,
-    "rubric": lambda channel: RubricScorer(channel, {"worth": "It is worth something.", "again": "It is."}),
+    "rubric": lambda channel: rubric(channel),
     "pairwise": lambda channel: tournament(channel),
 }
-PAIRWISE = pytest.mark.extension
-"""The tournament is an extension."""
+OF_EXTENSIONS = {"rubric", "pairwise"}
+COUNTS = {"ruler": GROUPS, "rubric": 50, "pairwise": 25}
+"""Groups that each judges."""
+
+
+def rubric(channel: Channel) -> Any:
+    from art.rewards.rubric import RubricScorer
+
+    return RubricScorer(channel, {"worth": "It is worth something.", "again": "It is."})
 
 
 def tournament(channel: Channel) -> Any:
@@ -109,7 +115,11 @@ async def judged(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "count"), [("ruler", GROUPS), ("rubric", 50), pytest.param("pairwise", 25, marks=PAIRWISE)]
+    ("kind", "count"),
+    [
+        pytest.param(kind, count, marks=[pytest.mark.extension] * (kind in OF_EXTENSIONS))
+        for kind, count in COUNTS.items()
+    ],
 )
 async def test_trouble_with_half_of_the_questions_leaves_the_mean_reward_as_it_is(
     kind: str, count: int

@@ -9,7 +9,7 @@ import pytest
 
 from art import rewards
 from art.errors import ConfigurationError
-from art.rewards import Rubric, Ruler
+from art.rewards import Ruler
 from art.rewards.llm import Budget
 
 KINDS: list[Any] = [
@@ -20,8 +20,9 @@ KINDS: list[Any] = [
         marks=pytest.mark.extension,
     ),
     pytest.param(
-        lambda judge, **options: Rubric({"good": "It is."}, judge, **options),
+        lambda judge, **options: rewards.Rubric({"good": "It is."}, judge, **options),
         id="rubric",
+        marks=pytest.mark.extension,
     ),
 ]
 

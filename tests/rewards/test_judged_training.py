@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import art
-from art.rewards import CalibrationGroup, JudgeChecks, Rubric, Ruler
+from art.rewards import Ruler
 from art.tracking.step_record import read_rollouts
 from art.wire.jobs import BalanceSheet
 from art.wire.rollout_record import RolloutRecord, sum_of_lines
@@ -34,12 +34,6 @@ async def play(model: art.TrainableModel) -> art.Trajectory:
     return said
 
 
-KNOWN = CalibrationGroup(
-    trajectories=tuple([QUESTION, {"role": "assistant", "content": word}] for word in ("a", "b", "c")),
-    quality=(0.7, 0.8, 0.9),
-)
-
-
 ENDS = {1: 100, 90: 100, 92: 80, 60: 60, 15: 40}
 """Of the nano model's tokens `"`, `{`, `}`, `]` and 0, in this order: a verdict in few words."""
 
@@ -48,6 +42,8 @@ async def judged_by_its_own_base(model: art.TrainableModel, group: art.Trajector
     """The trained model's base judges, the adapter off. The grammar of the schema makes a verdict of what a
     model of this size says; its scores mean nothing.
     """
+    from art.rewards import Rubric
+
     params = {"max_tokens": 100, "temperature": 0, "extra_body": {"logit_bias": ENDS}}
     rubric = Rubric({"short": "Short."}, model, standards="-", params=params, cache=False)
     judged = await rubric.score_group(group)
@@ -66,7 +62,14 @@ async def judged_by_its_own_base(model: art.TrainableModel, group: art.Trajector
 
 
 @pytest.mark.slow
+@pytest.mark.extension
 async def test_the_log_and_the_steps_record_say_how_the_judge_did(tmp_path: Path) -> None:
+    from art.rewards import CalibrationGroup, JudgeChecks, Rubric
+
+    known = CalibrationGroup(
+        trajectories=tuple([QUESTION, {"role": "assistant", "content": word}] for word in ("a", "b", "c")),
+        quality=(0.7, 0.8, 0.9),
+    )
     model = art.TrainableModel(name="judged", project="p", base_model="art/nano")
     async with LlmServer(TruthfulJudge(quality)) as judge, art.LocalBackend(path=str(tmp_path)) as backend:
         await model.register(backend)
@@ -75,7 +78,7 @@ async def test_the_log_and_the_steps_record_say_how_the_judge_did(tmp_path: Path
             agreement_share=1,
             holdout=Rubric({"good": "It is good."}, "gold", **where),
             holdout_share=1,
-            calibration=(KNOWN,),
+            calibration=(known,),
             length_alarm=None,
             window=2,
         )

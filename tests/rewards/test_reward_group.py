@@ -60,7 +60,11 @@ def full() -> MailTrajectory:
 
 async def test_everything_else_of_trajectory_and_group_is_kept() -> None:
     group = TrajectoryGroup(
-        [full()], exceptions=[ValueError("lost")], metadata={"day": 1}, metrics={"took": 2.0}, logs=["began"]
+        [full()],
+        exceptions=[ValueError("lost")],
+        metadata={"days": [1, 2]},
+        metrics={"took": 2.0},
+        logs=["began"],
     )
     before = group.model_dump()
     scored = await Fixed(Score(value=0.75, explanation="good", metrics={"clarity": 1.0})).score_group(group)
@@ -75,10 +79,13 @@ async def test_everything_else_of_trajectory_and_group_is_kept() -> None:
     assert kept.start_time == datetime(2024, 1, 2, 3, 4) and kept.rollout_id == "r-1"
     assert [error.message for error in scored.exceptions] == ["lost"]
     assert isinstance(scored.exceptions[0], PydanticException)
-    assert (scored.metadata, scored.metrics, scored.logs) == ({"day": 1}, {"took": 2.0}, ["began"])
+    assert (scored.metadata, scored.metrics, scored.logs) == ({"days": [1, 2]}, {"took": 2.0}, ["began"])
     assert group.model_dump() == before
     kept.messages_and_choices.append({"role": "user", "content": "more"})
-    kept.metadata["scenario"] = scored.metadata["day"] = "changed"
+    kept.metadata["scenario"]["rooms"][1]["key"] = "changed"
+    scored.metadata["days"].append(3)
+    kept.turn_rewards["s-1"] = kept.turn_values["s-1"] = 1.0
+    kept.turn_states["s-1"] = "hall"
     assert group.model_dump() == before
 
 

@@ -15,7 +15,6 @@ import art
 from art.errors import ConfigurationError, NotRegisteredError
 from art.metrics import MetricsBuilder
 from art.rewards import Reward, Ruler, Score
-from art.rewards.judge_checks import JudgeChecks
 from art.rewards.llm import AnswerCache, Budget
 from art_extensions.testing import LlmServer, TruthfulJudge
 
@@ -91,8 +90,11 @@ def test_a_budget_in_dollars_needs_a_price() -> None:
         Ruler("mine", base_url="http://127.0.0.1:1/v1", budget=Budget(usd=1.0))
 
 
+@pytest.mark.extension
 async def test_checks_report_in_the_group_s_metrics() -> None:
     async with LlmServer(TruthfulJudge(lambda m: float(m[-1]["content"]))) as server:
+        from art.rewards import JudgeChecks
+
         ruler = ruler_at(server, checks=JudgeChecks(agreement_share=1.0))
         judged = await ruler.score_group(group_of(0.2, 0.9, 0.5))
     assert judged.metrics["judge/agreement"] == 1.0 and judged.metrics["judge/alarm"] == 0.0

@@ -56,6 +56,39 @@ async def test_operators(expression: object, value: float) -> None:
     assert (await total.score_group(group())).trajectories[0].reward == value
 
 
+async def test_the_parts_of_a_sum_are_those_of_an_algorithm_that_normalises_each() -> None:
+    reward = 0.7 * source("one", 0.5, 1.0) + 0.3 * source("two", 1.0, 1.0)
+    scored = await reward.score_group(group(2))
+    assert reward.weights == {"reward/one": 0.7, "reward/two": 0.3}
+    for trajectory in scored:
+        total = sum(weight * trajectory.metrics[name] for name, weight in reward.weights.items())
+        assert trajectory.reward == pytest.approx(total)
+
+
+def paid(name: str, value: float | Unscored, **turns: float) -> Reward:
+    return FunctionReward(lambda one: Score(value=value, turns=turns), name=name)
+
+
+async def test_rewards_of_turns_add_up_with_the_weights_and_replace_those_of_before() -> None:
+    before = TrajectoryGroup([Trajectory(reward=3.0, turn_rewards={"s1": 3.0}, turn_states={"s1": "hall"})])
+    total = 2 * paid("a", 1.0, s1=0.5, s2=0.25) - paid("b", 4.0, s2=1.0) + source("c", 0.5)
+    kept = (await total.score_group(before)).trajectories[0]
+    assert kept.reward == pytest.approx(2 * 1.0 - 4.0 + 0.5)
+    assert kept.turn_rewards == {"s1": pytest.approx(1.0), "s2": pytest.approx(0.5 - 1.0)}
+    assert kept.turn_states == {"s1": "hall"} and before.trajectories[0].turn_rewards == {"s1": 3.0}
+    alone = (await source("c", 0.5).score_group(before)).trajectories[0]
+    assert alone.reward == 0.5 and alone.turn_rewards == {}, "they were parts of the reward of before"
+
+
+async def test_an_unscored_rollout_has_no_rewards_of_turns_and_a_number_of_a_turn_is_finite() -> None:
+    missing = paid("a", 1.0, s1=1.0) + source("b", Unscored("cut off"))
+    assert (await missing.score_group(group())).trajectories[0].turn_rewards == {}
+    optional = paid("a", 1.0, s1=1.0) + paid("b", Unscored("cut off")).optional()
+    assert (await optional.score_group(group())).trajectories[0].turn_rewards == {"s1": 1.0}
+    (odd,) = (await paid("a", 1.0, s1=float("inf"), s2=float("-inf")).score_group(group())).trajectories
+    assert isinstance(odd.reward, Unscored) and odd.turn_rewards == {}
+
+
 async def test_a_missing_part_leaves_the_trajectory_unscored_and_keeps_the_others() -> None:
     total = source("a", Unscored("cut off"), 1.0) + source("b", 0.5, 0.5)
     lost, whole = await total.score_group(group(2))

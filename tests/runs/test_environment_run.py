@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,79 @@ async def test_a_run_that_is_killed_draws_what_it_would_have_drawn_and_logs_all_
         "0010": 3,
         "0012": 3,
     }
+
+
+async def test_a_scenario_has_its_weight_in_every_step(tmp_path: Path) -> None:
+    class Weighed(Numbers):
+        def scenarios(self, split: str) -> Sequence[Scenario]:
+            return [replace(one, weight=1.0 + one.data["number"]) for one in super().scenarios(split)]
+
+    await train(tmp_path, environment=Weighed(), steps=2)
+    folder = tmp_path / "p/models/n/trajectories/train"
+    logged = [group for file in folder.glob("*.parquet") for group in read_trajectory_groups(file)]
+    assert len(logged) == 2 * GROUPS
+    for group in logged:
+        assert group.weight == 1.0 + int(str(group.metadata["scenario_id"]).rpartition("/")[2])
+
+
+def replaced_in_rows(path: Path) -> list[float]:
+    return [row.counts["scenarios/replaced"] for row in rows_of(path)]
+
+
+async def test_groups_without_a_signal_are_replaced_and_counted(tmp_path: Path) -> None:
+    """Half of the scenarios have equal rewards: a step has as many groups with a signal as it can find."""
+    told: list[str] = []
+    await train(tmp_path, told, thin=1.0, max_refills=6)
+    drawn = drawn_from_rows(tmp_path, thin=1.0)[0]
+    sampler = ScenarioSampler(Numbers().scenarios("train"), key=lambda one: one.id, thin=1.0)
+    for step, (first, logged, row) in enumerate(
+        zip(drawn, logged_scenarios(tmp_path), rows_of(tmp_path), strict=True)
+    ):
+        offered = [one.id for one in sampler.draw(step, GROUPS + 6)]
+        assert offered[:GROUPS] == first and len(logged) == GROUPS
+        assert set(logged) <= set(offered) and len(row.outcomes) > GROUPS
+        assert {int(name[-1]) for name in logged} <= {5, 6, 7, 8, 9}, "all ten were offered"
+    equal = [name for row in rows_of(tmp_path) for name, is_equal in row.outcomes if is_equal]
+    # Scenario 9 once had a rollout that failed, and one reward is none to compare.
+    assert sum(replaced_in_rows(tmp_path)) == len(equal) + 1
+    assert sum(replaced_in_rows(tmp_path)) > STEPS
+    logged_counts = [row["train/scenarios/replaced"] for row in history(tmp_path) if "train/reward" in row]
+    assert logged_counts == replaced_in_rows(tmp_path)
+    count = replaced_in_rows(tmp_path)[0]
+    line = next(text for text in told if text.startswith(f"step 1/{STEPS}: "))
+    assert line.endswith(f"; {count:.0f} groups without reward variance replaced")
+
+
+@pytest.mark.parametrize("moment", ["keep", "write"])
+async def test_a_killed_run_with_refills_draws_what_it_would_have_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    genuine, done = getattr(StepLog, moment), set[Any]()
+
+    async def dies_once(self: StepLog, first: Any, step: Any, *rest: Any) -> Any:
+        if (type(self), step) not in done:
+            done.add((type(self), step))
+            raise Killed
+        return await genuine(self, first, step, *rest)
+
+    monkeypatch.setattr(StepLog, moment, dies_once)
+    while True:
+        try:
+            await train(tmp_path, max_refills=3, eval_scenarios=2)
+            break
+        except Killed:
+            continue
+    assert len(done) >= STEPS
+    assert [row.step for row in rows_of(tmp_path)] == list(range(1, STEPS + 1))
+    first = drawn_from_rows(tmp_path, thin=0.2)[0]
+    sampler = ScenarioSampler(Numbers().scenarios("train"), key=lambda one: one.id, thin=0.2)
+    for step, row in enumerate(rows_of(tmp_path)):
+        offered = [one.id for one in sampler.draw(step, GROUPS + 3)]
+        assert {name for name, _ in row.outcomes} <= set(offered) and offered[:GROUPS] == first[step]
+        sampler.note_outcomes(row.outcomes)
+    assert sum(replaced_in_rows(tmp_path)) > 0
+    with pytest.raises(ConfigurationError, match="max_refills"):
+        await train(tmp_path, max_refills=2, eval_scenarios=2)
 
 
 async def test_a_finished_run_goes_on_with_more_steps(tmp_path: Path) -> None:

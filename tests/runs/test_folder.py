@@ -49,6 +49,27 @@ def test_a_folder_keeps_what_was_done(tmp_path: Path) -> None:
     assert folder.evaluation(4) is None
 
 
+def test_a_row_is_added_without_writing_those_before_it(tmp_path: Path) -> None:
+    folder = JudgedRunFolder(tmp_path / "run")
+    folder.add_step(row(1))
+    file = folder.path / "steps.jsonl"
+    before, inode = file.read_bytes(), file.stat().st_ino
+    folder.add_step(row(2))
+    assert file.read_bytes().startswith(before) and file.stat().st_ino == inode
+
+
+def test_a_step_that_is_repeated_replaces_those_after_it_and_a_torn_row_is_none(tmp_path: Path) -> None:
+    folder = JudgedRunFolder(tmp_path / "run")
+    for step in (1, 2, 3, 4, 2, 3):
+        folder.add_step(row(step))
+    assert folder.steps() == [row(1), row(2), row(3)]
+    with (folder.path / "steps.jsonl").open("ab") as file:
+        file.write(b'{"step": 4, "rew')  # killed within
+    assert folder.steps() == [row(1), row(2), row(3)]
+    folder.add_step(row(4))
+    assert folder.steps() == [row(1), row(2), row(3), row(4)]
+
+
 def test_a_step_that_trained_nothing_says_0_and_without_a_sheet_nobody_knows() -> None:
     fates = {"data/sheet/started_rollouts": 8.0, "data/sheet/zero_advantage_rollouts": 8.0}
     assert row(1).with_result(TrainResult(1, fates), seconds=1.0).trained == 0

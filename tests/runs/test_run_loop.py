@@ -12,7 +12,6 @@ from interrupted import FileBackend, Forgetful
 import art
 from art.runs.folder import StepUnderWay
 from art.runs.loop import ScoredGroups, TrainingLoop
-from art.runs.pipeline.pipeline_state import PipelineState
 from art.runs.quickstart import QuickstartFolder, QuickstartStep
 from art.tracking.step_log import StepLog
 
@@ -76,6 +75,3 @@ def test_the_step_under_way_of_an_earlier_release_is_read() -> None:
     begun = StepUnderWay(job_id="a", step=4, known={"row": {"step": 5}})
     assert StepUnderWay.from_dict(begun.to_dict()) == begun
     assert StepUnderWay.from_dict({"job_id": "a", "row": {"step": 5}}) == begun
-    job = {"job_id": "a", "step": 4, "scenarios": [1, 2]}
-    state = PipelineState.from_dict({"training_job": job})
-    assert state.to_dict()["training_job"] == job

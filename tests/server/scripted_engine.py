@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked
+from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked, Rows
 from art.errors import NotFoundError
+from art.wire.engine import Alternatives
 from art.wire.samples import candidates_record
 
 
@@ -92,14 +93,20 @@ class ScriptedEngine:
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         return [self.logprobs(len(row) - 1) for row in rows]
 
-    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
-        """The row's own ids are the most probable ones."""
-        ranked = []
+    async def rank(
+        self, adapter: str | None, rows: Rows, most: int, alternatives: Alternatives | None = None
+    ) -> list[Ranked]:
+        """The row's own ids are the most probable ones. Each draw is id 7, at -0.5; a named id has its own
+        number below 0.
+        """
+        ranked, asked = [], alternatives or Alternatives()
         for row in rows:
             scores = self.logprobs(len(row) - 1)
             own = zip(row[1:], scores, strict=True)
             tops = [self.beside(*one, most) for one in own] if most else []
-            ranked.append(Ranked(logprobs=scores, tops=tops))
+            drawn = [[(7, -0.5)] * asked.draws for _ in scores] if asked.draws else []
+            named = [-float(token) for _, token in asked.ids]
+            ranked.append(Ranked(logprobs=scores, tops=tops, named=named, drawn=drawn))
         return ranked
 
     async def sleep(self) -> None: ...

@@ -7,6 +7,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -258,9 +259,14 @@ async def test_after_the_block_nothing_is_added(live: Live, model: art.Trainable
 
 
 @pytest.mark.slow
-async def test_a_rollout_expires(live: Live, model: art.TrainableModel) -> None:
+async def test_a_rollout_expires_and_a_clock_that_is_set_changes_nothing(
+    live: Live, model: art.TrainableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with art.rollout(model, expires_s=3600.0) as r:
-        await ask(r.base_url, r.api_key)
+        with monkeypatch.context() as clock:
+            ahead = time.time() + 30 * 86_400.0
+            clock.setattr(time, "time", lambda: ahead)
+            await ask(r.base_url, r.api_key)
         scoped = live.app.rollouts.require(r.rollout_id, None)
         assert scoped.expires_at == pytest.approx(scoped.opened_at + 3600.0)
         scoped.expires_at = scoped.opened_at

@@ -113,7 +113,7 @@ async def test_the_routes_above_are_all_of_them(world: World) -> None:
         "/v1/rollouts/{rollout_id:path}",
     }
     operators = {"/art/models/{project}/{name}/adopt", "/art/cluster/drain"}
-    same_as_train = {"/art/models/{project}/{name}/train_sft"}
+    same_as_train = {f"/art/models/{{project}}/{{name}}/{verb}" for verb in ("train_sft", "train_extension")}
     listed = {path for _, path, _ in _MODEL_ROUTES}
     shapes = {
         "/tokenizer_info": "/tokenizer_info?model={project}/{name}",

@@ -52,13 +52,35 @@ async def test_speeds_are_quotients_of_sums_over_the_run():
     assert row["time/cum/wall_s"] == 10 and row["time/cum/eval_s"] == 2
 
 
-async def test_the_actor_s_amounts_have_a_second_name():
+async def test_amounts_of_rollouts_have_the_spelling_that_came_first():
     builder = MetricsBuilder("train")
     builder.add_data(step_rollout_tokens=100)
     builder.add_user_timing(step_rollout_s=4)
     builder.add_idle_times(step_rollout_idle_s=2)
     row = await builder.flush()
-    assert row["throughput/avg_actor_tok_per_s"] == 25 and row["throughput/step_actor_idle_s"] == 2
+    assert row == {
+        "data/step_rollout_tokens": 100,
+        "data/cum/rollout_tokens": 100,
+        "time/step_rollout_s": 4,
+        "time/cum/rollout_s": 4,
+        "throughput/step_rollout_idle_s": 2,
+        "throughput/cum/rollout_idle_s": 2,
+        "throughput/avg_rollout_tok_per_s": 25,
+    }
+    builder.add_user_timing(step_actor_s=1)  # as the pipeline says it
+    assert await builder.flush() == {
+        "time/step_rollout_s": 1,
+        "time/cum/rollout_s": 5,
+        "throughput/avg_rollout_tok_per_s": 20,
+    }
+    resumed, other = MetricsBuilder("train"), MetricsBuilder("train")
+    resumed.load_state_dict(builder.state_dict())
+    resumed.add_user_timing(step_actor_s=5)
+    assert (await resumed.flush())["time/cum/rollout_s"] == 10
+    other.add_user_timing(step_actor_s=1)
+    await other.flush()
+    other.add_user_timing(step_rollout_s=2)
+    assert await other.flush() == {"time/step_actor_s": 2, "time/cum/actor_s": 3}
     with pytest.raises(ConfigurationError, match="step_actor_s and step_rollout_s are one amount"):
         builder.add_user_timing(step_actor_s=1, step_rollout_s=1)
 

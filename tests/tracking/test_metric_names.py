@@ -88,11 +88,13 @@ def test_what_does_not(name):
         ("val/judge/ruler", ("val/judge/ruler", "judge/ruler/val")),
         ("judge/ruler/val", ("judge/ruler/val", "val/judge/ruler")),
         ("time/wall_clock_sec", ("time/wall_clock_sec",)),
+        ("time/step_rollout_s", ("time/step_rollout_s", "time/step_actor_s")),
+        ("data/cum/actor_tokens", ("data/cum/actor_tokens", "data/cum/rollout_tokens")),
         ("val", ("val",)),
         ("val/", ("val/",)),
     ],
 )
-def test_a_metric_of_a_split_has_two_spellings(name, names):
+def test_spellings_of_one_metric(name, names):
     assert spellings(name) == names
 
 

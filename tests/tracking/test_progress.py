@@ -66,6 +66,7 @@ def no_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
     with monkeypatch.context() as here:
         here.setattr(logging.getLogger(), "handlers", [])
         here.setattr(art, "handlers", [])
+        here.setattr(logging.getLogger("art_extensions"), "handlers", [])
         art.setLevel(logging.NOTSET)
         yield art
     art.setLevel(level)
@@ -77,6 +78,14 @@ def test_the_log_is_shown_on_stderr_once(monkeypatch, capsys):
         show_log()
         logging.getLogger("art.client").info("a line")
         logging.getLogger("art.client").debug("a detail")
+    assert capsys.readouterr().err[8:] == " art: a line\n"
+
+
+def test_warnings_of_extensions_are_shown_alike(monkeypatch, capsys):
+    with no_logging(monkeypatch):
+        show_log()
+        logging.getLogger("art_extensions.judge_checks").warning("a line")
+        logging.getLogger("art_extensions.judge_checks").info("a detail")
     assert capsys.readouterr().err[8:] == " art: a line\n"
 
 

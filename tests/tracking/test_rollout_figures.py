@@ -21,6 +21,7 @@ from art.tracking.rollout_figures import (
     rollout_figures,
     same_input_rate,
     standard_error,
+    turn_figures,
 )
 
 REWARDS = st.lists(st.lists(st.sampled_from([0.0, 0.25, 1.0, -3.0]), max_size=5), max_size=6)
@@ -178,3 +179,42 @@ def test_a_prompt_without_a_text_is_counted(content: Any, empty: float) -> None:
     picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
     assert empty_prompt_rate(shown(picture).trajectories) == 0.0
     assert empty_prompt_rate([art.Trajectory(messages_and_choices=[reply()])]) is None
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([None, 0.0, 0.5, -2.0]), min_size=1, max_size=4),
+            st.sampled_from([1.0, None]),
+        ),
+        max_size=5,
+    )
+)
+def test_figures_of_turns_are_those_of_the_rollouts_that_rewarded_some(
+    rollouts: list[tuple[list[float | None], float | None]],
+) -> None:
+    """A None among the turns of a rollout is a turn without a reward; as its reward, a missing score."""
+    trajectories = [
+        art.Trajectory(
+            reward=art.Unscored("late") if reward is None else reward,
+            messages_and_choices=[reply(sample_id=f"s{k}") for k in range(len(turns))],
+            turn_rewards={f"s{k}": one for k, one in enumerate(turns) if one is not None},
+        )
+        for turns, reward in rollouts
+    ]
+    scored = [turns for turns, reward in rollouts if reward is not None]
+    rewarded = [turns for turns in scored if any(one is not None for one in turns)]
+    found = turn_figures(trajectories)
+    if not rewarded:
+        assert found == {}
+        return
+    assert found["turn_rewarded_rate"] == len(rewarded) / len(scored)
+    every = np.array([one or 0.0 for turns in rewarded for one in turns])
+    assert found["turn_reward_mean"] == pytest.approx(every.mean())
+    zero = [not any(turns) for turns in rewarded]
+    assert found["turn_reward_zero_rate"] == pytest.approx(np.mean(zero))
+    sizes = [np.abs([one or 0.0 for one in turns]) for turns in rewarded if len(turns) > 1 and any(turns)]
+    tops = [size.max() / size.sum() for size in sizes]
+    assert found["turn_reward_top_share"] == (pytest.approx(np.mean(tops)) if tops else None)
+    figures = rollout_figures([art.TrajectoryGroup(trajectories)])
+    assert figures["turn_rewarded_rate"] == found["turn_rewarded_rate"]

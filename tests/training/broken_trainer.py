@@ -13,5 +13,5 @@ def _meet_defect(*_: object, **__: object) -> NoReturn:
     raise KeyError("no such column")
 
 
-Trainer.train = Trainer.save = _meet_defect  # type: ignore[method-assign,assignment]
+Trainer.train = Trainer.begin_save = _meet_defect  # type: ignore[method-assign,assignment]
 sys.exit(main())

@@ -5,28 +5,26 @@ done is refused with its reason.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
 import pytest
 import torch
+from adapted_models import check_agreement, in_rows, packed, sampled, trained
 from families import FAMILIES, SHAPE, all_in_float64, build
-from peft import LoraConfig, PeftModel, get_peft_model
-from tiny_policies import games, nodes_to, randomize
+from peft import LoraConfig, PeftModel
+from tiny_policies import games, randomize
 from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
 
-from art.batch.batch_types import Batch
 from art.engine.builtin.engine import BuiltinEngine
-from art.engine.protocol import GenerateRequest, Sampling
 from art.errors import ConfigurationError
 from art.training.lora import LoraAdapters
 from art.training.policy import Policy, load_policy
-from art.training.trainer import Trainer
 from art.wire.engine import BuiltinOptions
 from art.wire.training import LoraSpec
 
 LORA = LoraSpec(r=3, alpha=6)
+OPENED = LoraSpec(r=4, alpha=6, use_rslora=True)
 IN_ROWS = {
     "qwen3-next": "layers of type linear_attention",
     "jamba": "layers of type linear_attention",
@@ -38,56 +36,10 @@ IN_ROWS = {
 }
 QUICK = {"gemma2", "gpt-oss", "qwen3-next"}
 ADAPTED = sorted(set(FAMILIES) - {"gpt2"})
-Result = tuple[torch.Tensor, dict[str, torch.Tensor]]
 
 
 def some(names: list[str]) -> list[object]:
     return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-def weights(batch: Batch) -> torch.Tensor:
-    """A gradient for each entry, all different."""
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(len(batch.entries), generator=generator, dtype=torch.float64)
-
-
-def in_rows(name: str, batch: Batch, targets: list[str]) -> Result:
-    """Each trained path as a row of its own through the stock model and PEFT: nothing of our code."""
-    config = LoraConfig(r=LORA.r, lora_alpha=LORA.alpha, target_modules=targets, task_type="CAUSAL_LM")
-    model = get_peft_model(build(FAMILIES[name](), "eager", torch.float64), config).eval()
-    trained = {key.replace(".default.", "."): p for key, p in model.named_parameters() if "lora_" in key}
-    randomize(trained)
-    nodes = batch.entries.token_E.tolist()
-    found: dict[int, torch.Tensor] = {}
-    for leaf in sorted(set(nodes), key=lambda node: -int(batch.tree.depth_T[node])):
-        if leaf in found:
-            continue
-        on_path = nodes_to(batch.tree, leaf)
-        ids = torch.as_tensor(batch.tree.tokens_T[on_path].astype("int64"))
-        logits = model(input_ids=ids[None], use_cache=False).logits[0]
-        logprobs = torch.log_softmax(logits, -1)[:-1].gather(1, ids[1:, None])[:, 0]
-        found |= {node: logprobs[at] for at, node in enumerate(on_path[1:]) if node not in found}
-    scores = torch.stack([found[node] for node in nodes])
-    (scores * weights(batch)).sum().backward()
-    return scores.detach(), {key: p.grad for key, p in trained.items() if p.grad is not None}
-
-
-def packed(name: str, batch: Batch, budget: int, attention: str) -> tuple[Result, list[str], Policy]:
-    policy = Policy(
-        build(FAMILIES[name](), "eager", torch.float64), name=name, attention=attention, block=5, long=6
-    )
-    adapters = LoraAdapters(policy)
-    adapters.attach("a1", LORA, seed=0)
-    trained = adapters.parameters("a1")
-    randomize(trained)
-    scores = torch.zeros(len(batch.entries), dtype=torch.float64)
-    weight = weights(batch)
-    for micro in policy.pack(batch.tree, batch.entries, budget).micro_batches:
-        got, _ = policy.entry_scores(micro)
-        scores[micro.entry_E] = got.logprobs_E.detach()
-        (got.logprobs_E * weight[micro.entry_E]).sum().backward()
-    gradients = {key: p.grad for key, p in trained.items() if p.grad is not None}
-    return (scores, gradients), adapters.targets(LORA), policy
 
 
 @pytest.mark.slow
@@ -96,8 +48,12 @@ def packed(name: str, batch: Batch, budget: int, attention: str) -> tuple[Result
 def test_packed_equals_unpacked_in_float64(name: str, attention: str) -> None:
     batch = games(1, groups=2, size=3)
     with all_in_float64():
-        got, targets, policy = packed(name, batch, 60, attention)
-        wanted = in_rows(name, batch, targets)
+        model = build(FAMILIES[name](), "eager", torch.float64)
+        policy = Policy(model, name=name, attention=attention, block=5, long=6)
+        got, adapters = packed(policy, batch, LORA)
+        targets = adapters.targets(LORA)
+        config = LoraConfig(r=LORA.r, lora_alpha=LORA.alpha, target_modules=targets, task_type="CAUSAL_LM")
+        wanted = in_rows(name, batch, config)
     assert (got[0] - wanted[0]).abs().max() <= 1e-10
     assert got[1].keys() == wanted[1].keys() and len(got[1]) >= 4
     for key, gradient in wanted[1].items():
@@ -116,58 +72,12 @@ REFUSED_BY_THE_ENGINE = {
 }
 
 
-def trained(name: str, folder: Path, **lora: object) -> tuple[Trainer, Path, Path]:
-    """The family's model as a folder, a trainer on it with a random adapter, and that as a checkpoint."""
-    base, checkpoint = folder / "base", folder / "0001"
-    build(FAMILIES[name](), "eager", torch.float32).save_pretrained(base)
-    trainer = Trainer(load_policy(str(base), name=name), token_budget=200)
-    trainer.open("p/m", LoraSpec(r=4, alpha=6, **lora))  # type: ignore[arg-type]
-    randomize(trainer._open["p/m"].parameters)
-    trainer.save("p/m", checkpoint)
-    return trainer, base, checkpoint
-
-
-async def sampled(base: Path, adapter: Path, prompts: list[list[int]]) -> list[tuple[list[int], list[float]]]:
-    """Ids and logprobs of completions under the adapter."""
-    engine = await BuiltinEngine.start(str(base), BuiltinOptions(threads=1))
-    try:
-        await engine.load_adapter("m@1", adapter)
-
-        async def one(number: int, prompt: list[int]) -> tuple[list[int], list[float]]:
-            ids: list[int] = []
-            logprobs: list[float] = []
-            request = GenerateRequest(
-                request_id=str(number),
-                adapter="m@1",
-                prompt_ids=prompt,
-                sampling=Sampling(max_tokens=12, seed=number),
-            )
-            async for delta in engine.generate(request):
-                ids += delta.token_ids
-                logprobs += delta.logprobs
-            return ids, logprobs
-
-        return await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts)))
-    finally:
-        await engine.close()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", some([n for n in ADAPTED if n not in REFUSED_BY_THE_ENGINE]))
 async def test_the_sampler_agrees_with_the_trainer(name: str, tmp_path: Path) -> None:
-    """Prompts of several lengths behind a shared beginning, so that all of the engine's paths are walked."""
-    trainer, base, checkpoint = trained(name, tmp_path, use_rslora=True)
-    shared = [(7 * at + 3) % 23 for at in range(9)]
-    prompts = [shared + [(5 * n + at) % 23 for at in range(n)] for n in range(5)]
-    rows = await sampled(base, checkpoint, prompts)
-    scores = trainer.score("p/m", [prompt + ids for prompt, (ids, _) in zip(prompts, rows, strict=True)])
-    differences = [
-        abs(ours - theirs)
-        for (ids, logprobs), row in zip(rows, scores, strict=True)
-        for ours, theirs in zip(row[-len(ids) :], logprobs, strict=True)
-    ]
-    assert len(differences) > 40
-    assert max(differences) <= 1e-4
+    trainer, base, checkpoint = trained(name, tmp_path, OPENED)
+    rows = await sampled(base, checkpoint)
+    check_agreement(rows, trainer.score("p/m", [ids for ids, _ in rows]))
 
 
 @pytest.mark.parametrize("name", some(sorted(REFUSED_BY_THE_ENGINE)))
@@ -180,7 +90,7 @@ async def test_what_the_engine_cannot_run_is_refused_with_its_reason(name: str, 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", some(ADAPTED))
 def test_peft_itself_loads_the_checkpoint(name: str, tmp_path: Path) -> None:
-    trainer, base, checkpoint = trained(name, tmp_path, use_rslora=True)
+    trainer, base, checkpoint = trained(name, tmp_path, OPENED)
     stock = AutoModelForCausalLM.from_pretrained(base, attn_implementation="eager")
     model = PeftModel.from_pretrained(stock, str(checkpoint)).eval()
     ids = torch.tensor([[(7 * at + 2) % 23 for at in range(14)]])
@@ -271,7 +181,7 @@ async def test_positions_that_depend_on_the_longest_row_are_refused_beyond_their
 @pytest.mark.slow
 def test_a_tower_for_images_is_not_adapted(tmp_path: Path) -> None:
     """Its layers have the same names, for PEFT too when it loads the checkpoint."""
-    trainer, base, checkpoint = trained("gemma3-images", tmp_path)
+    trainer, base, checkpoint = trained("gemma3-images", tmp_path, LoraSpec(r=4, alpha=6))
     keys = list(trainer.parameters("p/m"))
     assert keys and all(".language_model." in key for key in keys)
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(checkpoint))

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny_policies import MODEL, games, llama, policy, qwen3, request, trainer
 
 from art.errors import CheckpointError
+from art.training.checkpoint import write_tensors
 from art.training.trainer import Trainer
 from art.wire.training import LoraSpec
 
@@ -90,6 +92,31 @@ def test_a_save_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, ignored)
     assert list(tmp_path.iterdir()) == []
     made.save(MODEL, tmp_path / "0001")
+
+
+def test_a_model_that_moves_on_does_not_change_the_checkpoint_that_is_finished(
+    saved: Path, tmp_path: Path
+) -> None:
+    made, batch = trainer(), games()
+    made.train(batch.tree, batch.entries, request(batch))
+    finish = made.begin_save(MODEL, tmp_path / "0001")
+    assert not (tmp_path / "0001").exists()  # nothing that could be taken for a checkpoint
+    made.train(batch.tree, batch.entries, request(batch, step=1))
+    finish()
+    for name in FILES:
+        assert (tmp_path / "0001" / name).read_bytes() == (saved / name).read_bytes(), name
+    assert made.open(MODEL, LORA, checkpoint=tmp_path / "0001") == 1  # read, since memory is further
+    made.save(MODEL, tmp_path / "again")
+    assert all((tmp_path / "again" / name).read_bytes() == (saved / name).read_bytes() for name in FILES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_tensors_are_written_as_safetensors_writes_them(dtype: torch.dtype, tmp_path: Path) -> None:
+    tensors = {"b.w": torch.randn(3, 5).to(dtype).T, "a.step": torch.tensor(3.0), "c": torch.zeros(0, 2)}
+    write_tensors(tmp_path / "ours", tensors, {"format": "pt"})
+    plain = {name: one.contiguous() for name, one in tensors.items()}
+    save_file(plain, tmp_path / "theirs", metadata={"format": "pt"})
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -215,10 +215,10 @@ def test_another_critics_file_is_refused_and_nothing_changes(tmp_path: Path) -> 
     learn(made, range(2))
     before = made.state()
     save_critic(Critic(HIDDEN + 1, dtype=torch.float32, device="cpu"), tmp_path)
-    with pytest.raises(CheckpointError, match=r"'critic.weight' is \(7,\), expected \(6,\)"):
+    with pytest.raises(CheckpointError, match=r"'critic.weight' in .* is \(7,\), not \(6,\)"):
         load_critic(made, tmp_path)
     partial = {key: value for key, value in before.items() if key != "critic.exp_avg.bias"}
-    with pytest.raises(CheckpointError, match=r"'critic\.exp_avg\.bias' is missing"):
+    with pytest.raises(CheckpointError, match=r"1 tensors are missing .*'critic\.exp_avg\.bias'"):
         made.load(partial)
     (tmp_path / CRITIC_FILE).write_bytes(b"12")
     with pytest.raises(CheckpointError, match="cannot be read"):

@@ -83,8 +83,11 @@ def test_its_reward_moves_the_others_where_it_counts_and_only_there() -> None:
     assert found["count"] > 1e-2 and found["drop"] == 0.0
 
 
-def test_a_kl_off_the_reward_goes_with_it() -> None:
-    kl = {"kl": {"estimator": "k1", "coefficient": 0.1, "place": "reward"}}
+@pytest.mark.parametrize("place", ["reward", "advantage", "shaped_advantage"])
+@pytest.mark.parametrize("source", ["current_learner", "sampler"])
+def test_a_kl_outside_of_the_loss_goes_with_it(place: str, source: str) -> None:
+    own = {"source": source} if source == "sampler" else {}
+    kl = {"kl": {"estimator": "k1", "coefficient": 0.1, "place": place, **own}}
     counting, dropping = algorithm("rloo", "count", **kl), algorithm("rloo", "drop", **kl)
     without = step(batch_of(counting, unscored=ODD), counting)
     assert distance(step(batch_of(dropping, odd=5.0), dropping), without) < 1e-6

@@ -17,11 +17,9 @@ from art.engine.builtin.quantized import is_quantized, unpacked_weight
 from art.engine.nano_models import resolve
 from art.engine.protocol import GenerateRequest, Sampling
 from art.errors import CheckpointError, ConfigurationError
-from art.training.merge import merge
 from art.training.policy import load_policy
 from art.training.trainer import Trainer
 from art.wire.engine import BuiltinOptions
-from art.wire.models import MergeRequest
 from art.wire.records import Bits
 from art.wire.training import LoraSpec
 
@@ -146,8 +144,12 @@ def test_all_weights_of_a_quantized_base_are_not_trained() -> None:
         load_policy(BASE, name="nano", bits=4, accelerator="unsloth")
 
 
+@pytest.mark.extension
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_merged_model_computes_what_was_trained(bits: Bits, tmp_path: Path) -> None:
+    from art_extensions.publish.merge_messages import MergeRequest
+    from art_extensions.publish.merging.merge import merge
+
     trainer = quantized_trainer(bits)
     trainer.open(MODEL, LORA)
     randomize(trainer.parameters(MODEL))
@@ -168,8 +170,8 @@ def test_a_merged_model_computes_what_was_trained(bits: Bits, tmp_path: Path) ->
 def test_a_trainer_of_a_plain_folder_does_without_bitsandbytes() -> None:
     """PEFT loads it wherever it is installed, which costs seconds of each start."""
     program = (
-        "import sys; from art.training.worker import _load; from art.wire.training import *; "
-        f"trainer = _load(TrainerConfig(base_model='nano', model_path={BASE!r}, key='-' * 16)); "
+        "import sys; from art.training.worker import load_trainer; from art.wire.training import *; "
+        f"trainer = load_trainer(TrainerConfig(base_model='nano', model_path={BASE!r}, key='-' * 16)); "
         "trainer.open('p/m', LoraSpec()); print(sys.modules['bitsandbytes'])"
     )
     done = subprocess.run(

@@ -18,7 +18,8 @@ from art.errors import TrainingError
 from art.training.lora_product import NotSharedError
 from art.training.trainer import AskedBatch, Trainer
 from art.training.trainer_app import TrainerJob, WaitingJobs
-from art.wire.training import LoraSpec, OptimizerSpec, StepRequest, TrainEvent, TrainRequest
+from art.wire.algorithm import EntropySpec
+from art.wire.training import LoraSpec, OptimizerSpec, SamplingSpec, StepRequest, TrainEvent, TrainRequest
 
 RANKS = (4, 8, 16, 32, 64)
 ADAM = OptimizerSpec(learning_rate=None, max_grad_norm=1e30)
@@ -100,6 +101,33 @@ def test_one_that_is_only_scored_learns_nothing_beside_others() -> None:
     assert all(error(gradient(together, n), gradient(alone, n)) < 1e-13 for n in (0, 2))
     scored, expected = (one.token_columns("m1", 0)["logprob"] for one in (together, alone))
     np.testing.assert_allclose(scored, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("tempered", [(), (1,)], ids=["all plain", "one drawn at a temperature"])
+@pytest.mark.parametrize("with_bonus", [(), (2,), (0, 1, 2, 3)], ids=["no bonus", "one", "all"])
+def test_what_batches_want_of_the_output_layer_is_each_ones_own(
+    tempered: Sequence[int], with_bonus: Sequence[int]
+) -> None:
+    together, alone = trainer(4), trainer(4)
+    batches = []
+    for number in range(4):
+        tree, entries, request, progress = asked(number, games(number))
+        changed: dict[str, object] = {}
+        if number in tempered:
+            changed["sampling"] = [SamplingSpec(temperature=0.7)]
+        if number in with_bonus:
+            bonus = EntropySpec(coefficient=0.1 + number)
+            changed["algorithm"] = request.algorithm.model_copy(update={"entropy": bonus})
+        batches.append(AskedBatch(tree, entries, request.model_copy(update=changed), progress))
+    found = together.train_together(batches)
+    for number, (batch, one) in enumerate(zip(batches, found, strict=True)):
+        other = alone.train(*batch)
+        assert error(gradient(together, number), gradient(alone, number)) < 1e-12
+        assert one["loss/train"] == pytest.approx(other["loss/train"], rel=1e-9)
+        assert one["loss/entropy"] == pytest.approx(other["loss/entropy"], rel=1e-9)
+        columns, expected = (made.token_columns(f"m{number}", 0) for made in (together, alone))
+        for name, column in expected.items():
+            np.testing.assert_allclose(columns[name], column, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_layers_that_are_computed_twice_give_the_same() -> None:

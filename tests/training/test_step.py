@@ -149,6 +149,17 @@ def test_a_minibatch_s_loss_is_the_mean_over_itself(kind: str) -> None:
     assert found == pytest.approx(mine[kind], rel=1e-6)
 
 
+def test_a_constant_divisor_is_shared_by_the_weights_of_the_groups() -> None:
+    batch = games(10, groups=2, size=4)
+    weight_E = np.where(batch.entries.sequence_E < 2, 3.0, 1.0).astype(np.float32)
+    object.__setattr__(batch.entries, "weight_E", weight_E)
+    rollouts = len(np.unique(batch.entries.sequence_E))
+    rows = np.flatnonzero(batch.entries.sequence_E < 3)
+    algorithm = Algorithm(aggregation=AggregationSpec(kind="constant", length=50))
+    found = normalizer_of(batch.entries, rows, 50.0 * (rollouts + 4), algorithm)
+    assert found == pytest.approx(50 * (3 + 3 + 1), rel=1e-6)
+
+
 @pytest.mark.slow
 def test_two_epochs_are_two_updates_with_the_ratio_to_the_policy_before_them() -> None:
     """Against a loop of its own: twice gradient and AdamW, the ratio to the first logprobs."""
@@ -258,11 +269,11 @@ def test_a_step_that_fails_after_its_first_update_leaves_nothing_behind(
     before, calls = weights(made), []
     whole = Policy.entry_scores
 
-    def failing(self: Policy, *given: Any) -> Any:
+    def failing(self: Policy, *given: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 4:
             raise TrainingError("in the middle")
-        return whole(self, *given)
+        return whole(self, *given, **options)
 
     monkeypatch.setattr(Policy, "entry_scores", failing)
     with pytest.raises(TrainingError, match="in the middle"):
@@ -320,11 +331,11 @@ def test_a_gradient_that_ran_out_of_memory_is_made_again_with_half_the_budget(
     calls: list[int] = []
     scores = Policy.entry_scores
 
-    def failing(self: Policy, *given: Any) -> Any:
+    def failing(self: Policy, *given: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.")
-        return scores(self, *given)
+        return scores(self, *given, **options)
 
     made = trainer(64)
     monkeypatch.setattr(Policy, "pack", packing)
@@ -352,8 +363,8 @@ def test_both_passes_of_a_cut_sequence_draw_the_same_dropout(monkeypatch: pytest
     seen: dict[bool, list[torch.Tensor]] = {True: [], False: []}
     whole = Policy.entry_scores
 
-    def watched(self: Policy, *given: Any) -> Any:
-        scores, plan = whole(self, *given)
+    def watched(self: Policy, *given: Any, **options: Any) -> Any:
+        scores, plan = whole(self, *given, **options)
         seen[torch.is_grad_enabled()].append(scores.logprobs_E.detach())
         return scores, plan
 

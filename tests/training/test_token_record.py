@@ -25,7 +25,7 @@ from art.wire.training import TOKEN_COLUMNS, ComputeSpec, LoraSpec, OptimizerSpe
 
 LORA = LoraSpec(r=3, alpha=6)
 PPO = Algorithm(loss=LossSpec(name="ppo"))
-NEW_METRICS = ("loss/logprob_difference_p99", "loss/mismatch_k3", "loss/ess")
+NEW_METRICS = ("loss/logprob_difference_p99", *(f"loss/mismatch_k{n}" for n in (1, 2, 3)), "loss/ess")
 
 
 def trainer(token_budget: int = 9999) -> Trainer:
@@ -91,6 +91,8 @@ def by_hand(logprob_E: np.ndarray, sampled_E: np.ndarray) -> dict[str, float]:
         "loss/logprob_difference_mean": sum(ranked) / len(ranked),
         "loss/logprob_difference_p99": low + (high - low) * (at - int(at)),
         "loss/logprob_difference_max": ranked[-1],
+        "loss/mismatch_k1": -sum(logs) / len(logs),
+        "loss/mismatch_k2": sum(log * log for log in logs) / 2 / len(logs),
         "loss/mismatch_k3": sum(w - 1 - log for w, log in zip(weights, logs, strict=True)) / len(logs),
         "loss/ess": sum(weights) ** 2 / sum(w * w for w in weights) / len(weights),
     }

@@ -11,7 +11,6 @@ from peft import AutoPeftModelForCausalLM
 from tiny_policies import MODEL, SHAPE, games, randomize, request, trainer
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from art.client.storage.bucket_pull import copy_checkpoint
 from art.engine import nano_models
 from art.errors import CheckpointError
 from art.training.checkpoint import find_tokenizer, verify_files
@@ -137,7 +136,10 @@ def test_a_hub_name_is_found_in_the_cache_and_copied_from_there(tmp_path: Path) 
     assert find_tokenizer("org/other", cache=tmp_path) == {}
 
 
+@pytest.mark.extension
 def test_a_copy_for_the_user_may_be_written_and_replaced(base: Path, tmp_path: Path) -> None:
+    from art.utils.s3_checkpoint_utils import copy_checkpoint
+
     step = saved(opened(base), tmp_path / "steps" / "0000")
     for _ in range(2):
         copy = copy_checkpoint(step, tmp_path / "mine")

@@ -180,6 +180,7 @@ def games(
                     reward=None if number == unscored else reward,
                     samples=samples,
                     stale=number == stale,
+                    parts={name: reward ** (k + 1) for k, name in enumerate(algorithm.reward_parts)},
                 )
             )
         rows.append(GroupRow(rollouts=rollouts))

@@ -1,2 +1,2 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.environments.mcp.rollout import *
+from art_extensions.scenarios.mcp.rollout import *

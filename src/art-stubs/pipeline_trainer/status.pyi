@@ -1,2 +1,2 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.runs.pipeline.status import *
+from art_extensions.pipeline.status import *

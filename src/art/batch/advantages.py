@@ -8,7 +8,7 @@
     reinforce++           returns, whitened over tokens      arXiv 2501.03262
     reinforce++_baseline  r - mean, whitened over tokens     the same
     reward, none          r, and 1
-    gae, distillation     r as it is: the trainer computes them, per token
+    gae, distillation     r as it is: the trainer computes them, per token (turn_gae: of turns)
 
 mean and std are those of the group; whitened over tokens: (x - mean) / sqrt(var + 1e-8) where each rollout
 counts once per token that is trained.
@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from art.errors import ConfigurationError
-from art.wire.algorithm import AdvantageSpec, Estimator
+from art.wire.algorithm import OF_CRITIC, AdvantageSpec, Estimator
 
 Array = npt.NDArray[np.float64]
 Advantage = float | Array
@@ -50,7 +50,7 @@ VARIANCE_EPSILON = 1e-8
 """Added to the variance when whitening."""
 RESIDUE = 1e-9
 """Differences from the mean below this share of the largest value are rounding: exactly zero."""
-BY_TRAINER = frozenset({"gae", "distillation"})
+BY_TRAINER = frozenset({*OF_CRITIC, "distillation"})
 """Estimators that need what only the trainer computes."""
 
 

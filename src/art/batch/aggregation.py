@@ -6,7 +6,8 @@
     constant        weight 1                      divided by sequences x length
 
 A *sequence* is all that one rollout sampled. Rollouts without an advantage may count in the divisor and in
-the tokens of their group while none of their tokens is forwarded: their terms are zero.
+the tokens of their group while none of their tokens is forwarded: their terms are zero. The sequences of a
+group of weight w count w times in the sum and in the divisor: weight 2 is the group twice.
 
 Letters: S = sequences of the batch, trained ones and those that only count.
 """
@@ -32,8 +33,14 @@ class Weighed:
     """At least a positive number, so that an empty batch divides by something."""
 
 
-def weigh(tokens_S: Sequence[int], groups_S: Sequence[int], spec: AggregationSpec) -> Weighed:
+def weigh(
+    tokens_S: Sequence[int],
+    groups_S: Sequence[int],
+    spec: AggregationSpec,
+    times_S: Sequence[float] | None = None,
+) -> Weighed:
     """Weight of a token of each sequence, and the divisor. `groups_S`: the group that each belongs to.
+    `times_S`: the weight of that group; None: 1.
 
     Two sequences of 1 and 3 tokens in one group, and one of 4 in another:
 
@@ -46,27 +53,29 @@ def weigh(tokens_S: Sequence[int], groups_S: Sequence[int], spec: AggregationSpe
     (([0.25, 0.25, 0.25], 2.0), ([1.0, 1.0, 1.0], 30.0))
     """
     count_S = np.asarray(tokens_S, np.float64)
-    ones_S = np.ones(len(count_S))
+    once_S = np.ones(len(count_S)) if times_S is None else np.asarray(times_S, np.float64)
     if spec.kind == "token_mean":
-        return Weighed(weight_S=ones_S, normalizer=float(count_S.sum()) or 1.0)
+        return Weighed(weight_S=once_S, normalizer=float((once_S * count_S).sum()) or 1.0)
     if spec.kind == "constant":
-        return Weighed(weight_S=ones_S, normalizer=float(max(1, len(count_S)) * (spec.length or 1)))
+        return Weighed(weight_S=once_S, normalizer=(float(once_S.sum()) or 1.0) * (spec.length or 1))
     if spec.kind == "sequence_mean":
-        return Weighed(weight_S=1 / np.maximum(count_S, 1), normalizer=float(max(1, len(count_S))))
-    _, group_S = np.unique(np.asarray(groups_S, np.int64), return_inverse=True)
+        return Weighed(weight_S=once_S / np.maximum(count_S, 1), normalizer=float(once_S.sum()) or 1.0)
+    _, first_G, group_S = np.unique(np.asarray(groups_S, np.int64), return_index=True, return_inverse=True)
     tokens_of_group = np.bincount(group_S, weights=count_S) if len(group_S) else np.zeros(0)
     return Weighed(
-        weight_S=1 / np.maximum(tokens_of_group[group_S], 1), normalizer=float(max(1, len(tokens_of_group)))
+        weight_S=once_S / np.maximum(tokens_of_group[group_S], 1),
+        normalizer=float(once_S[first_G].sum()) or 1.0,
     )
 
 
 def trains_without_advantage(algorithm: Algorithm) -> bool:
-    """Returns whether a rollout whose reward says nothing still has a gradient: from a reference, a critic or
-    a teacher, or because rewards are not used.
+    """Returns whether a rollout whose reward says nothing still has a gradient: from a reference, a critic, a
+    teacher or its entropy, or because rewards are not used.
     """
     return (
         algorithm.kl is not None
         or algorithm.critic is not None
         or algorithm.teacher is not None
+        or algorithm.entropy is not None
         or algorithm.advantage.kind in ("gae", "distillation", "none")
     )

@@ -86,6 +86,8 @@ class RolloutRow:
     """Sample -> the value of the state after its turn."""
     turn_states: Mapping[str, str] = field(default_factory=dict)
     """Sample -> the name of the state before it; without one, its prompt is its state."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """The parts of its reward that the algorithm takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +98,10 @@ class GroupRow:
     failed: int = 0
     discarded: bool = False
     """Left out by the program: it is on the sheet, and nowhere else."""
+    replaced: bool = False
+    """Left out for another group."""
+    weight: float = 1.0
+    """How often it counts in the loss."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -210,6 +216,10 @@ class RolloutFate:
     """Sampled, over all its samples."""
     advantage: float | None
     """The mean over its trained tokens; None where the trainer computes it, and where there is none."""
+    turn_returns: Mapping[str, float] = field(default_factory=dict)
+    """Sample -> what its turn and the later ones earn, discounted; empty without an estimator of turns."""
+    turn_advantages: Mapping[str, float] = field(default_factory=dict)
+    """Sample -> the advantage of its turn; empty as well where the trainer computes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -33,11 +33,12 @@ from art.batch.batch_types import (
     TrainedSample,
 )
 from art.batch.checked_rollouts import CheckedRollout, check_rollouts
+from art.batch.part_advantages import part_advantages
 from art.batch.token_tree import build_tree
-from art.batch.turn_advantages import TurnedRollout, turn_advantages
+from art.batch.turn_advantages import TurnedRollout, returns_of, turn_advantages
 from art.errors import ConfigurationError
 from art.wire.algorithm import OF_TURNS, AdvantageSpec, Algorithm
-from art.wire.jobs import IDENTICAL
+from art.wire.jobs import IDENTICAL, TURN_RETURN
 from art.wire.samples import split_candidates
 from art.wire.training import PLAIN_SAMPLING, SamplingSpec
 
@@ -75,7 +76,7 @@ def loss_entries(
         weight_E=np.repeat(np.asarray(weights or [1.0] * len(samples), np.float32), lengths),
         sequence_E=np.repeat(np.asarray(sequences, np.int32), lengths),
         sampling_E=np.repeat(np.asarray(sampling or [0] * len(samples), np.int32), lengths),
-        place_E=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]) if places else None,
+        place_E=np.concatenate([token_E[:0], *map(np.arange, lengths)]).astype(np.int32) if places else None,
         candidates_E=candidates_E,
         candidates=candidates,
     )
@@ -157,6 +158,7 @@ def build_batch(
     Raises TokenMismatchError (a row whose ids and logprobs cannot be what was sampled, or that is
     named twice), ConfigurationError (a reward that is not finite or too large), UnbalancedSheetError.
     """
+    _refuse_weights(groups, algorithm)
     account = SheetAccount()
     checked = list(check_rollouts(groups, algorithm, max_length))
     _open(account, groups, checked)
@@ -168,14 +170,28 @@ def build_batch(
         [one.rollout.trainable_tokens for one in counting],
         [one.rollout.group for one in counting],
         algorithm.aggregation,
+        [groups[one.rollout.group].weight for one in counting],
     )
     weights = [weight for one, weight in zip(counting, weighed.weight_S.tolist(), strict=True) if one.trained]
-    metrics = {**_reward_metrics(rollouts, algorithm), **_identical(judged, algorithm)}
     fates = _fates(checked, judged, algorithm)
+    returns = [value for fates_G in fates for one in fates_G for value in one.turn_returns.values()]
+    metrics = {**_reward_metrics(rollouts, algorithm), **_identical(judged, algorithm)}
+    if returns:
+        metrics[TURN_RETURN] = float(np.mean(returns))
     batch = _lay_out(trained, weights, weighed, account, algorithm, fates, metrics)
     if not reshaped_by_trainer(algorithm):
         return batch
     return replace(batch, rewards=_rewards(rollouts, [one.rollout for one in trained]))
+
+
+def _refuse_weights(groups: Sequence[GroupRow], algorithm: Algorithm) -> None:
+    """Raises ConfigurationError where the trainer weighs the kept rollouts anew, without groups' weights."""
+    weight = next((one.weight for one in groups if one.weight != 1 and not one.discarded), None)
+    if weight is not None and algorithm.masked == "drop":
+        raise ConfigurationError(
+            f"A group has weight {weight!r}, which masked='drop' does not take: use masked='count', or no "
+            "weights."
+        )
 
 
 def _fates(
@@ -188,13 +204,31 @@ def _fates(
         one = values.get(id(rollout))
         if one is None:
             return RolloutFate(fate=rollout.fate or "unscored", tokens=rollout.tokens, advantage=None)
+        is_known = not _shaped_by_trainer(algorithm)
+        of_turns = algorithm.advantage.kind in OF_TURNS
+        ids = [row.sample_id for row in rollout.samples]
         return RolloutFate(
             fate="trained" if one.trained else "zero_advantage",
             tokens=rollout.tokens,
-            advantage=None if _shaped_by_trainer(algorithm) else float(np.mean(one.advantage)),
+            advantage=float(np.mean(one.advantage)) if is_known else None,
+            turn_returns=_turn_returns(rollout, algorithm.advantage) if of_turns else {},
+            turn_advantages=dict(zip(ids, map(_first, one.of_samples()), strict=True))
+            if of_turns and is_known
+            else {},
         )
 
     return [[fate_of(rollout) for rollout in rollouts_G] for rollouts_G in checked]
+
+
+def _first(advantage: Advantage) -> float:
+    return float(np.ravel(advantage)[:1].sum())
+
+
+def _turn_returns(rollout: CheckedRollout, spec: AdvantageSpec) -> dict[str, float]:
+    """Sample -> the return of its turn."""
+    return_K = returns_of(TurnedRollout(states=(), ends=(), **_earned(rollout)), spec)
+    ids = (row.sample_id for row in rollout.row.samples)
+    return dict(zip(ids, return_K.tolist(), strict=True))
 
 
 def _shaped_by_trainer(algorithm: Algorithm) -> bool:
@@ -275,11 +309,18 @@ def _advantages(
             f"Rollout {named!r} has rewards of turns, which advantages {spec.kind!r} ignore: "
             f"choose an algorithm of turns ({', '.join(OF_TURNS)}), or add them to the rollout's reward."
         )
+    if spec.kind == "gdpo":
+        parts = [[_parts(one) for one in rollouts_G] for rollouts_G in rollouts]
+        return part_advantages(parts, algorithm.reward_parts, spec)
     return advantages(
         [[one.reward for one in rollouts_G] for rollouts_G in rollouts],
         [[one.trainable_tokens for one in rollouts_G] for rollouts_G in rollouts],
         spec,
     )
+
+
+def _parts(rollout: CheckedRollout) -> Mapping[str, float] | None:
+    return None if rollout.reward is None else rollout.row.parts or None
 
 
 def _per_token(
@@ -289,8 +330,30 @@ def _per_token(
     if value_K is None:
         return None
     of_turn = dict(zip((row.sample_id for row in rollout.row.samples), value_K, strict=True))
+    if spec.kind == "turn_gae":
+        _move_to_trained(of_turn, rollout)
     pieces = [np.full(len(row.completion_ids), of_turn[row.sample_id]) for row in rollout.samples]
     return balanced(np.concatenate([np.zeros(0), *pieces]), spec.balance)
+
+
+def _earned(rollout: CheckedRollout) -> dict[str, Any]:
+    """The fields of a `TurnedRollout` that say who earned what. The rollout is scored."""
+    row = rollout.row
+    return {
+        "reward": float(rollout.reward or 0.0) - math.fsum(row.turn_rewards.values()),
+        "rewards_K": np.array([row.turn_rewards.get(sample.sample_id, 0.0) for sample in row.samples]),
+    }
+
+
+def _move_to_trained(reward_of_turn: dict[str, float], rollout: CheckedRollout) -> None:
+    """Has the trained turn before earn what a turn without trained tokens earned: none follows from it."""
+    trained = {row.sample_id for row in rollout.samples if len(row.completion_ids)}
+    last = None
+    for row in rollout.row.samples:
+        if row.sample_id in trained:
+            last = row.sample_id
+        elif last is not None:
+            reward_of_turn[last] += reward_of_turn[row.sample_id]
 
 
 def _turns(rollout: CheckedRollout) -> TurnedRollout | None:
@@ -303,8 +366,7 @@ def _turns(rollout: CheckedRollout) -> TurnedRollout | None:
         for prompt, sample in zip(prompts, row.samples, strict=True)
     ]
     return TurnedRollout(
-        reward=rollout.reward - math.fsum(row.turn_rewards.values()),
-        rewards_K=np.array([row.turn_rewards.get(sample.sample_id, 0.0) for sample in row.samples]),
+        **_earned(rollout),
         values_K=np.array([row.turn_values.get(sample.sample_id, 0.0) for sample in row.samples]),
         states=[
             row.turn_states.get(sample.sample_id, prompt)
@@ -364,7 +426,7 @@ def _lay_out(
         [weights[owner] for owner in owners],
         sequences=owners,
         sampling=[numbers.setdefault(row.sampling, len(numbers)) for row in samples],
-        places=any(spec.by_place for spec in numbers),
+        places=algorithm.advantage.kind == "turn_gae" or any(spec.by_place for spec in numbers),
     )
     if trained:  # counted from what will be trained, not from what was meant to be
         account.book("trained", rollouts=len(trained), tokens=len(entries))
@@ -407,10 +469,17 @@ def _advantage_metrics(entries: LossEntries, algorithm: Algorithm) -> dict[str, 
 
 
 def _reward_metrics(rollouts: Sequence[Sequence[CheckedRollout]], algorithm: Algorithm) -> dict[str, float]:
-    if algorithm.overlong is None:
-        return {}
-    penalties = [one.penalty for rollouts_G in rollouts for one in rollouts_G if one.reward is not None]
-    return {"data/overlong_penalty_mean": float(np.mean(penalties)) if penalties else 0.0}
+    """Returns how rewards are shaped; the program logs them as they are."""
+    scored = [one for rollouts_G in rollouts for one in rollouts_G if one.reward is not None]
+    found = {}
+    if algorithm.overlong is not None:
+        found["data/overlong_penalty_mean"] = float(np.mean([one.penalty for one in scored] or [0.0]))
+    gamma = algorithm.advantage.gamma
+    of_turns = algorithm.advantage.kind in OF_TURNS  # these have TURN_RETURN
+    if scored and not of_turns and (algorithm.overlong is not None or gamma != 1):
+        shaped = [(one.reward or 0.0) * gamma ** max(0, one.tokens - 1) for one in scored]
+        found["data/shaped_reward_mean"] = float(np.mean(shaped))
+    return found
 
 
 def scored_paths(tree: TokenTree, entries: LossEntries) -> list[IntArray]:

@@ -143,7 +143,8 @@ def check_rollouts(
     for number, group in enumerate(groups):
         rollouts = [_checked(row, number, algorithm, max_length, owners) for row in group.rollouts]
         if group.discarded:
-            rollouts = [replace(rollout, fate=_discarded(rollout.fate)) for rollout in rollouts]
+            reason = "replaced" if group.replaced else "discarded"
+            rollouts = [replace(rollout, fate=_discarded(rollout.fate, reason)) for rollout in rollouts]
         yield rollouts
 
 
@@ -183,9 +184,9 @@ def _fate(rollout: CheckedRollout, algorithm: Algorithm, max_length: int | None)
     return None if _tokens(rollout.samples) else UNTRAINABLE
 
 
-def _discarded(fate: str | None) -> str:
-    """Returns the record of a rollout of a discarded group, which was not checked for training."""
-    return "discarded" if fate in (None, UNTRAINABLE) else fate
+def _discarded(fate: str | None, reason: str) -> str:
+    """Returns the fate of a rollout of a discarded group, which was not checked for training."""
+    return reason if fate in (None, UNTRAINABLE) else fate
 
 
 def _tokens(samples: Sequence[SampleRow]) -> int:

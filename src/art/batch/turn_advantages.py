@@ -2,6 +2,7 @@
 
 A turn is one sampled reply. r_k is its reward; what turns did not earn of the rollout's reward, its last turn
 earned. The return of turn k is what it and the later turns earn, G_k = sum of gamma^(j-k) r_j over j >= k.
+With `credit="turn"` a reward counts for its turn alone, and r_k is in the place of G_k.
 
     turn_return    G_k                                                      REINFORCE with return-to-go
     turn_rloo      G_k - mean G_k of the others that reached turn k         leave-one-out, per turn
@@ -11,10 +12,15 @@ earned. The return of turn k is what it and the later turns earn, G_k = sum of g
     gigpo          (R - mean) / std + (G_k - mean) / std of the same state  GiGPO, arXiv 2505.10978
     mt_grpo        (R - mean) / std + (r_k - mean) / std of the same turn   MT-GRPO, arXiv 2505.11821
     turn_tree      mean R below the turn - mean R below the state before    tree values, SPO, arXiv 2505.23564
+    turn_gae       sum of (gamma lam)^j (r_(k+j) + gamma V_(k+j+1) - V_(k+j)), GAE, arXiv 1506.02438, of turns
+                   where V_k is a critic's value of the state before turn k
 
-The first four are unbiased: what is taken off depends on the state and on other rollouts alone. The others
-are not; `tests/batch/test_turn_bias.py` shows both on three small tasks. A state is the ids of the turn's
-prompt, or the name that the environment gives it.
+The first four are unbiased, and so is `turn_gae` with lam 1 whatever the critic says: what is taken off
+depends on the state and on other rollouts alone. The others are not; `tests/batch/test_turn_bias.py` shows
+both on three small tasks. With `credit="turn"` they are unbiased for what each turn earns at once; `progress`
+is so for the episode if its values are the true ones. A state is the ids of the turn's prompt, or the name
+that the environment gives it. The trainer has the values, so `turn_gae` arrives there as r_k and is computed
+by `gae_of_turns`.
 
 Where nobody else was in a state, `state_rloo` compares with the others at that turn; where nobody else came
 that far, nothing is taken off.
@@ -80,13 +86,14 @@ def turn_advantages(
     return found
 
 
-def returns_of(rollout: TurnedRollout, gamma: float) -> Array:
-    """Returns what each turn and the later ones earn."""
+def returns_of(rollout: TurnedRollout, spec: AdvantageSpec) -> Array:
+    """Returns what each turn and, unless a reward counts for its turn alone, the later ones earn."""
     total, returns_K = 0.0, np.array(rollout.rewards_K, np.float64)
     if len(returns_K):
         returns_K[-1] += rollout.reward
-    for k in range(len(returns_K) - 1, -1, -1):
-        total = returns_K[k] = returns_K[k] + gamma * total
+    if spec.counts_later_turns:
+        for k in range(len(returns_K) - 1, -1, -1):
+            total = returns_K[k] = returns_K[k] + spec.gamma * total
     return returns_K
 
 
@@ -95,11 +102,11 @@ def _totals(group: Sequence[TurnedRollout]) -> Array:
 
 
 def _turn_return(group: Sequence[TurnedRollout], spec: AdvantageSpec) -> list[Array]:
-    return [returns_of(one, spec.gamma) for one in group]
+    return [returns_of(one, spec) for one in group]
 
 
 def _turn_rloo(group: Sequence[TurnedRollout], spec: AdvantageSpec) -> list[Array]:
-    return _at_turns([returns_of(one, spec.gamma) for one in group], leave_one_out)
+    return _at_turns([returns_of(one, spec) for one in group], leave_one_out)
 
 
 def _at_turns(values: Sequence[Array], compare: Callable[[Array], Array]) -> list[Array]:
@@ -117,7 +124,7 @@ def _at_turns(values: Sequence[Array], compare: Callable[[Array], Array]) -> lis
 
 
 def _state_rloo(group: Sequence[TurnedRollout], spec: AdvantageSpec) -> list[Array]:
-    returns = [returns_of(one, spec.gamma) for one in group]
+    returns = [returns_of(one, spec) for one in group]
     found = _at_turns(returns, leave_one_out)
     for visits in _visits(group).values():
         for place, k in visits:
@@ -149,7 +156,7 @@ def _progress(group: Sequence[TurnedRollout], spec: AdvantageSpec) -> list[Array
 
 def _gigpo(group: Sequence[TurnedRollout], spec: AdvantageSpec) -> list[Array]:
     episode = normalize(_totals(group), spec)
-    returns = [returns_of(one, spec.gamma) for one in group]
+    returns = [returns_of(one, spec) for one in group]
     found = [np.full(len(one), episode[place]) for place, one in enumerate(returns)]
     for visits in _visits(group).values():
         values = normalize(np.array([returns[place][k] for place, k in visits]), spec)
@@ -160,7 +167,8 @@ def _gigpo(group: Sequence[TurnedRollout], spec: AdvantageSpec) -> list[Array]:
 
 def _mt_grpo(group: Sequence[TurnedRollout], spec: AdvantageSpec) -> list[Array]:
     episode = normalize(np.array([one.reward for one in group], np.float64), spec)
-    own = _at_turns([one.rewards_K for one in group], lambda values: normalize(values, spec))
+    earned = [returns_of(replace(one, reward=0.0), spec) for one in group]
+    own = _at_turns(earned, lambda values: normalize(values, spec))
     return [turn_K + episode[place] for place, turn_K in enumerate(own)]
 
 
@@ -176,6 +184,26 @@ def _turn_tree(group: Sequence[TurnedRollout], spec: AdvantageSpec) -> list[Arra
     ]
 
 
+def gae_of_turns(rewards_K: Array, values_K: Array, gamma: float, lam: float) -> Array:
+    """The advantages of the turns of one rollout, of which `rewards_K` are all that it earns; nothing is
+    worth anything after the last.
+
+    >>> gae_of_turns(np.array([0.0, 1.0]), np.array([0.5, 0.25]), gamma=1.0, lam=0.0).tolist()
+    [-0.25, 0.75]
+    """
+    following, running, found_K = 0.0, 0.0, np.zeros(len(rewards_K))
+    for k in range(len(rewards_K) - 1, -1, -1):
+        running = found_K[k] = rewards_K[k] + gamma * following - values_K[k] + gamma * lam * running
+        following = values_K[k]
+    return found_K
+
+
+def _turn_rewards(group: Sequence[TurnedRollout], spec: AdvantageSpec) -> list[Array]:
+    """The rewards themselves; those of the whole rollout at its last turn."""
+    alone = spec.model_copy(update={"credit": "turn"})
+    return [returns_of(one, alone) for one in group]
+
+
 _TurnEstimate = Callable[[Sequence[TurnedRollout], AdvantageSpec], list[Array]]
 ESTIMATORS: Mapping[Estimator, _TurnEstimate] = MappingProxyType(
     {
@@ -186,6 +214,7 @@ ESTIMATORS: Mapping[Estimator, _TurnEstimate] = MappingProxyType(
         "gigpo": _gigpo,
         "mt_grpo": _mt_grpo,
         "turn_tree": _turn_tree,
+        "turn_gae": _turn_rewards,
     }
 )
 """Those that take rewards of turns."""

@@ -12,20 +12,23 @@ import typer
 from typer.core import TyperGroup
 
 from art.cli.config_file import ConfigFile
-from art.cli.model_verbs import evaluate, show
-from art.cli.models import models
+from art.cli.model_verbs import readable_errors
 from art.cli.older_spellings import spelled_today
-from art.cli.resume import resume
 from art.cli.run_options import settings_verb
 from art.cli.server_groups import keys
 from art.cli.training_verbs import train
-from art.errors import ConfigurationError, MissingExtraError, require_extra
+from art.errors import ConfigurationError, require_extra
 from art.extensions import COMMAND, extension_points, load_extension
 
 VERB_ORDER = (
     "quickstart",
     "init",
     "train",
+    "policies",
+    "dpo",
+    "kto",
+    "environments",
+    "harbor",
     "mcp",
     "autorl",
     "serve",
@@ -37,11 +40,13 @@ VERB_ORDER = (
     "show",
     "ui",
     "explain",
+    "replay",
     "report",
     "eval",
     "export",
     "import",
     "export-logs",
+    "atif",
     "keys",
     "runtime",
     "cluster",
@@ -129,15 +134,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _require_extra(extra: str, verb: str) -> None:
-    """Ends a verb with exit code 2 and the command that installs what it needs."""
-    try:
-        require_extra(extra, verb)
-    except MissingExtraError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from error
-
-
 @app.callback()
 def main(
     version: Annotated[
@@ -211,7 +207,8 @@ def quickstart(
 
     Starts the server, plays the evaluation games, trains, plays them again, and shows the difference.
     """
-    _require_extra("local", "art quickstart")
+    with readable_errors():
+        require_extra("local", "art quickstart")
     from art.cli.quickstart import quickstart_command
     from art.environments.tasks import task_of
     from art.runs.quickstart import QuickstartChoices
@@ -253,6 +250,19 @@ KeepSamplesSteps = Annotated[
         min=1,
         help="Remove the samples of a model's older steps from the ledger, except for those that a kept "
         "checkpoint's step or an unfinished job names. Not given: keep all samples.",
+    ),
+]
+EngineOptions = Annotated[
+    list[str] | None,
+    typer.Option(help="An option of the engine, NAME=VALUE, with VALUE as JSON or text. May be repeated."),
+]
+KeepReplay = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Keep the whole requests of the newest N steps of each model, for `art replay`. 0: of a request "
+        "of more than 1 MiB only the settings are kept.",
     ),
 ]
 ResumeJobs = Annotated[
@@ -316,12 +326,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 8000,
     data_dir: DataDir = Path(".art"),
     engine: EngineName = "builtin",
-    engine_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An option of the engine, NAME=VALUE, with VALUE as JSON or text. May be repeated."
-        ),
-    ] = None,
+    engine_option: EngineOptions = None,
     replicas: Replicas = 1,
     trainer_ranks: TrainerRanks = 1,
     trainer_nodes: TrainerNodes = 1,
@@ -332,6 +337,7 @@ def serve(
         bool, typer.Option(help="Start with a new ledger if the folder's is lost. Its samples are lost too.")
     ] = False,
     keep_samples_steps: KeepSamplesSteps = None,
+    keep_replay: KeepReplay = 0,
     resume_jobs: ResumeJobs = False,
     allow_origin: Origins = None,
     cluster: ClusterAddress = None,
@@ -348,7 +354,8 @@ def serve(
     With --database, or its URL in ART_DATABASE_URL, a second server over the same DATA_DIR and database
     waits and takes over when the first one ends. Its password is read from ART_DATABASE_URL or PGPASSWORD.
     """
-    _require_extra("local", "art serve")
+    with readable_errors():
+        require_extra("local", "art serve")
     from art.cli.serve import cluster_settings, serve_forever
 
     raise typer.Exit(
@@ -362,6 +369,7 @@ def serve(
             trainer={"ranks": trainer_ranks, "nodes": trainer_nodes, "sharding": trainer_sharding},
             new_ledger=new_ledger,
             keep_samples_steps=keep_samples_steps,
+            replay_steps=keep_replay,
             resume_jobs=resume_jobs,
             allow_origins=allow_origin or [],
             base_models=base_model or [],
@@ -380,7 +388,8 @@ def run(
     data_dir: DataDir = Path(".art"),
 ) -> None:
     """Start the server on port 7999. This is the older name of `art serve`."""
-    _require_extra("local", "art run")
+    with readable_errors():
+        require_extra("local", "art run")
     from art.cli.serve import serve_forever
 
     typer.echo("art run is art serve under its older name, by default on port 7999.", err=True)
@@ -392,46 +401,7 @@ settings_verb(
     "art.runs.environment_run:EnvironmentSettings",
     unset=("learning_rate",),
 )(train)
-app.command()(resume)
-app.add_typer(models)
-app.command()(show)
-
-app.command("eval")(evaluate)
 app.add_typer(keys)
-
-
-@app.command()
-def doctor(
-    base_model: Annotated[str, typer.Option(help="The model of the small training step.")] = "art/nano",
-    plan: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Only compute the memory that training this model needs: a hub name, a folder, or a size "
-            "such as 8B.",
-        ),
-    ] = None,
-    rank: Annotated[int, typer.Option(min=1, help="With --plan: the LoRA's rank.")] = 16,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="With --plan: tokens of prompt and completion. Default: 8192, or the model's most."
-        ),
-    ] = None,
-    engine: Annotated[str, typer.Option(help="With --plan: builtin or vllm.")] = "builtin",
-    bits: Annotated[int, typer.Option(help="With --plan: bits of a base weight: 16, 8 or 4.")] = 16,
-) -> None:
-    """Check this installation: versions, memory, and one complete small training step.
-
-    Generates, trains, publishes and generates again through the real server, and prints a remedy for each
-    finding. `--plan MODEL` computes the VRAM that training a model needs, before you rent a GPU.
-    """
-    from art.cli.doctor import examine, show_memory_plan
-
-    if plan is None:
-        raise typer.Exit(examine(base_model))
-    _require_extra("local", "art doctor --plan")
-    raise typer.Exit(show_memory_plan(plan, rank=rank, context=context, engine=engine, bits=bits))
 
 
 @app.command()
@@ -441,13 +411,9 @@ def algorithms(
 ) -> None:
     """List the named algorithms of `train(algorithm=...)`, or show one with all its parts."""
     from art.cli.algorithms import show_algorithms
-    from art.errors import ConfigurationError
 
-    try:
+    with readable_errors():
         show_algorithms(name, as_json=json)
-    except ConfigurationError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from error
 
 
 @app.command("help")

@@ -170,6 +170,21 @@ def options_from(option: str, words: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def environment_options_from(name: str, words: Sequence[str], harness: str | None) -> dict[str, Any]:
+    """Returns the options of an environment by name: its KEY=VALUE words, and its harness. Raises
+    ConfigurationError.
+    """
+    from art.environments.adapters.registry import harness_option
+
+    found = options_from("--environment-option", words)
+    if harness is None:
+        return found
+    option = harness_option(name)
+    if option in found:
+        raise ConfigurationError(f"--harness is the environment's option {option}: give one of the two")
+    return {**found, option: harness}
+
+
 def show_report(console: Console, report: RunReport, json_file: Path | None) -> None:
     """Prints the report on the terminal, and writes it as JSON if requested."""
     from rich.markdown import Markdown

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from art.cli.config_file import ConfigFile
-from art.cli.model_verbs import EnvironmentOption
+from art.cli.model_verbs import EnvironmentOption, Harness
 from art.cli.run_options import (
     DATA_DIR,
     BaseModel,
     DataDir,
     JsonFile,
     Project,
-    options_from,
+    environment_options_from,
     plain_console,
     run_resumable,
     show_report,
@@ -43,6 +43,7 @@ def train(
     base_model: BaseModel,
     config: ConfigFile = None,
     environment_option: EnvironmentOption = None,
+    harness: Harness = None,
     name: TrainedName = None,
     project: Project = "environments",
     engine: Engine = "builtin",
@@ -60,7 +61,7 @@ def train(
     """
     keywords = {**settings, "name": name, "project": project, "path": data_dir}
     raise typer.Exit(
-        train_run(environment, base_model, keywords, environment_option or (), engine, json_file)
+        train_run(environment, base_model, keywords, environment_option or (), harness, engine, json_file)
     )
 
 
@@ -69,11 +70,12 @@ def train_run(
     model: str,
     keywords: Mapping[str, Any],
     options: Sequence[str],
+    harness: str | None,
     engine: str,
     json_file: Path | None,
 ) -> int:
     """Train and report. keywords: those of `art.train_environment`; options: KEY=VALUE words for the
-    environment. Returns the exit code.
+    environment; harness: the program that asks the model. Returns the exit code.
     """
     console = plain_console()
 
@@ -84,7 +86,7 @@ def train_run(
         from art.engine.registry import engine_options
         from art.runs.environment_run import train_environment
 
-        chosen = options_from("--environment-option", options)
+        chosen = environment_options_from(environment, options, harness)
         engine_options(engine, {})
         check_base_model(model)
         server = {} if engine == "builtin" else {"engine": {"name": engine}}

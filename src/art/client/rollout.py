@@ -236,7 +236,10 @@ class rollout:  # lower case, as it is read: `async with art.rollout(model) as r
         connection = _connection_of(self.model)
         if connection.completions is None:
             connection.completions = openai_client(
-                base_url=self._address, api_key=self.api_key, revive=connection.revive
+                base_url=self._address,
+                api_key=self.api_key,
+                revive=connection.revive,
+                gone_s=connection.gone_s,
             )
         return sharing(connection.completions, base_url=self.base_url, api_key=self.api_key)
 

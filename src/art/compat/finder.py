@@ -57,6 +57,19 @@ def _spec(name: str, loader: Any, *, is_package: bool, origin: str | None = None
     return ModuleSpec(name, loader, origin=origin, is_package=is_package)
 
 
+def is_there(path: str) -> bool:
+    """Returns whether the folder of the extension is there that gives the names of an older path."""
+    from importlib.util import find_spec
+
+    entry = PATHS[path]
+    place = next(iter(entry.places.values())) if isinstance(entry, Names) else entry
+    try:
+        found = find_spec(".".join(place.split(".")[:2]))
+    except ModuleNotFoundError:  # no extension is there at all
+        return False
+    return found is not None and found.submodule_search_locations is not None
+
+
 def current_name(fullname: str) -> str | None:
     """The name today of a module that the table has, or a package above it, under an older one."""
     name, below = fullname, ""

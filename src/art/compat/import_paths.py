@@ -97,6 +97,8 @@ _S3 = {
 }
 
 _LOGGED = "art_extensions.compat.benchmarking"
+_BUCKET_LOGS = "art_extensions.buckets.bucket_trajectories"
+_MCP = "art_extensions.scenarios.mcp"
 
 PATHS: Mapping[str, str | Names] = {
     "art.adapter_leases": "art_extensions.compat.adapter_leases",
@@ -129,8 +131,11 @@ PATHS: Mapping[str, str | Names] = {
     "art.client.recording": names(),
     "art.client.recording.capture": "art.client.capture",
     "art.client.request_logs": "art_extensions.logs.request_logs",
+    "art.client.storage.bucket_pull": "art_extensions.buckets.bucket_pull",
+    "art.client.storage.bucket_push": "art_extensions.buckets.bucket_push",
     "art.concurrency": "art.retrying",
     "art.environments.adapters.reasoning_gym": "art_extensions.environments.reasoning_gym",
+    "art.environments.mcp": _MCP,
     "art.environments.mcp.servers": "art_extensions.testing.mcp_servers",
     "art.environments.testing": "art_extensions.testing",
     "art.environments.adapters.verifiers": "art_extensions.environments.verifiers",
@@ -139,7 +144,7 @@ PATHS: Mapping[str, str | Names] = {
         "art_extensions.compat.training_costs:MODEL_PRICING ModelPricing build_cost_calculator "
         "compute_sample_costs compute_train_cost get_model_pricing tokens_to_cost",
     ),
-    "art.datasets": "art.client.sft.sft_dataset",
+    "art.datasets": "art_extensions.sft_data.datasets",
     "art.dev": names(
         "art.backend:TrainConfig=EarlierTrainOptions",
         "art.client.options.dedicated_gpus:is_dedicated_mode validate_dedicated_config",
@@ -201,21 +206,21 @@ PATHS: Mapping[str, str | Names] = {
     "art.local.vllm": names(instead=_OWN_PROCESSES),
     "art.loss": names(unbuilt=_same_answer(_LOSS, "Loss", "loss_fn", "shift_tensor")),
     "art.mcp": names(
-        "art.environments.mcp.cassette:Cassette",
+        f"{_MCP}.cassette:Cassette",
         "art_extensions.scenarios.mcp_rl.checked_scenarios:ScenarioSet measure_difficulty",
         "art_extensions.scenarios.mcp_rl.generate_scenarios:generate_scenarios",
-        "art.environments.mcp.rollout:rollout",
-        "art.environments.mcp.server_address:HttpServer InProcessServer Server StdioServer parse_server",
-        "art.environments.mcp.session:Session connect",
-        "art.environments.mcp.types:GeneratedScenario GeneratedScenarioCollection MCPPrompt MCPResource "
+        f"{_MCP}.rollout:rollout",
+        f"{_MCP}.server_address:HttpServer InProcessServer Server StdioServer parse_server",
+        f"{_MCP}.session:Session connect",
+        f"{_MCP}.types:GeneratedScenario GeneratedScenarioCollection MCPPrompt MCPResource "
         "MCPResourceTemplate MCPTool PlannedCall PlannedScenario ToolResult complete_task_tool",
         "art_extensions.scenarios.mcp_rl.mcp_run:McpReport",
         "art_extensions.scenarios.mcp_rl.settings:TrainSettings",
         "art_extensions.scenarios.mcp_rl.training:train",
     ),
-    "art.mcp.default_tools": "art.environments.mcp.types",
+    "art.mcp.default_tools": f"{_MCP}.types",
     "art.mcp.generate_scenarios": "art_extensions.scenarios.mcp_rl.generate_scenarios",
-    "art.mcp.rollout": "art.environments.mcp.rollout",
+    "art.mcp.rollout": f"{_MCP}.rollout",
     "art.mcp.servers": "art_extensions.testing.mcp_servers",
     "art.mcp.servers.library": "art_extensions.testing.mcp_servers.library",
     "art.mcp.servers.weather": "art_extensions.testing.mcp_servers.weather",
@@ -223,7 +228,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.mcp.servers.weather.server": "art_extensions.testing.mcp_servers.weather",
     "art.mcp.servers.weather.tasks": "art_extensions.testing.mcp_servers.weather.tasks",
     "art.mcp.servers.weather.truth": "art_extensions.testing.mcp_servers.weather.tasks",
-    "art.mcp.types": "art.environments.mcp.types",
+    "art.mcp.types": f"{_MCP}.types",
     "art.megatron": names(unbuilt=_same_answer(_GPUS, "MegatronBackend"), instead=_GPUS),
     "art.megatron.backend": names(instead=_GPUS),
     "art.megatron.model_support": names(instead=_GPUS),
@@ -241,15 +246,16 @@ PATHS: Mapping[str, str | Names] = {
         "canonical_metrics canonical_name cumulative_name is_managed",
     ),
     "art.pipeline_trainer": names(
-        "art.runs.pipeline.rollout_workers:EvalFn RolloutFn ScenarioT SingleRolloutFn make_group_rollout_fn",
-        "art.runs.pipeline.settings:CHECKPOINT_CREATED_AT_METRIC CHECKPOINT_EVAL_COMPLETED_METRIC "
+        "art_extensions.pipeline.rollout_workers:EvalFn RolloutFn ScenarioT SingleRolloutFn "
+        "make_group_rollout_fn",
+        "art_extensions.pipeline.settings:CHECKPOINT_CREATED_AT_METRIC CHECKPOINT_EVAL_COMPLETED_METRIC "
         "CHECKPOINT_EVAL_FAILED_METRIC CHECKPOINT_SAVED_METRIC CheckpointInfo CheckpointRetentionContext "
         "CheckpointRetentionStrategy PipelineRuntimeConfig keep_recent_and_top",
-        "art.runs.pipeline.status:Status StatusReporter",
-        "art.runs.pipeline.trainer:PipelineTrainer",
+        "art_extensions.pipeline.status:Status StatusReporter",
+        "art_extensions.pipeline.trainer:PipelineTrainer",
     ),
     "art.pipeline_trainer.checkpoint_retention": names(
-        "art.runs.pipeline.settings:CHECKPOINT_CREATED_AT_METRIC CHECKPOINT_EVAL_COMPLETED_METRIC "
+        "art_extensions.pipeline.settings:CHECKPOINT_CREATED_AT_METRIC CHECKPOINT_EVAL_COMPLETED_METRIC "
         "CHECKPOINT_SAVED_METRIC CheckpointInfo CheckpointRetentionContext CheckpointRetentionStrategy "
         "keep_recent_and_top"
     ),
@@ -258,10 +264,10 @@ PATHS: Mapping[str, str | Names] = {
             "`model.read_state()` has the numbers of a run, and `StatusReporter` shows them while it goes on"
         )
     ),
-    "art.pipeline_trainer.status": "art.runs.pipeline.status",
-    "art.pipeline_trainer.trainer": "art.runs.pipeline.trainer",
+    "art.pipeline_trainer.status": "art_extensions.pipeline.status",
+    "art.pipeline_trainer.trainer": "art_extensions.pipeline.trainer",
     "art.pipeline_trainer.types": names(
-        "art.runs.pipeline.rollout_workers:EvalFn RolloutFn ScenarioT SingleRolloutFn"
+        "art_extensions.pipeline.rollout_workers:EvalFn RolloutFn ScenarioT SingleRolloutFn"
     ),
     "art.preprocessing": names(),
     "art.preprocessing.inputs": names(
@@ -289,20 +295,29 @@ PATHS: Mapping[str, str | Names] = {
     "art.remote.backend": "art.client.backends.remote_backend",
     "art.remote.jobs": "art.client.requests.jobs",
     "art.rewards.checks": names(
-        "art.rewards.judge_checks:Alarm Calibration CalibrationGroup JudgeChecks calibrate",
-        "art.rewards.judge_watch:JudgeWatch",
+        "art_extensions.judge_checks.alarms:Alarm",
+        "art_extensions.judge_checks.calibration:Calibration CalibrationGroup calibrate",
+        "art_extensions.judge_checks.watch:JudgeChecks JudgeWatch",
     ),
+    "art.rewards.judge_agreement": "art_extensions.judge_checks.agreement",
+    "art.rewards.judge_watch": "art_extensions.judge_checks.watch",
+    "art.rewards.matches": "art_extensions.sandbox.matches",
+    "art.rewards.rubric": "art_extensions.rubric.rubric",
+    "art.rewards.sandbox": "art_extensions.sandbox.limits",
+    "art.rewards.verifier": "art_extensions.sandbox.verifier",
     "art.rewards.pairwise": "art_extensions.tournament.pairwise",
     "art.rewards.verifiers": names(
-        "art.rewards.matches:ExactMatch JsonSchemaMatch MathMatch RegexMatch",
-        "art.rewards.sandbox:Limits",
-        "art.rewards.verifier:Verifier last_answer",
+        "art_extensions.sandbox.matches:ExactMatch JsonSchemaMatch MathMatch RegexMatch",
+        "art_extensions.sandbox.limits:Limits",
+        "art_extensions.sandbox.verifier:Verifier last_answer",
         "art_extensions.sandbox.code:CodeTests ProgramCases",
     ),
     "art.rewards.verifiers.code": "art_extensions.sandbox.code",
     "art.rewards.verifiers.limited_process": "art_extensions.sandbox.limited_process",
-    "art.rewards.verifiers.matches": "art.rewards.matches",
-    "art.rewards.verifiers.verifier": "art.rewards.verifier",
+    "art.rewards.verifiers.matches": "art_extensions.sandbox.matches",
+    "art.rewards.verifiers.verifier": "art_extensions.sandbox.verifier",
+    "art.runs.evaluation": "art_extensions.evaluation.checkpoint_scores",
+    "art.runs.pipeline": "art_extensions.pipeline",
     "art.runtime_diagnostics": names(
         instead="`art doctor` checks this machine, and `art explain` says what is wrong with a run"
     ),
@@ -372,7 +387,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.trainer_rank": names(instead=_RANKS),
     "art.ui": "art_extensions.ui",
     "art.utils": names(
-        "art.client.sft.sft_dataset:iterate_dataset",
+        "art_extensions.sft_data.datasets:iterate_dataset",
         "art.retrying:limit_concurrency log_http_errors retry",
         "art.tracking.folders:get_model_step",
         "art_extensions.compat.provenance:record_provenance",
@@ -382,7 +397,8 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.benchmarking": names(
         "art_extensions.compat.benchmark_charts:percentage_comparison_bar_chart training_progress_chart",
         f"{_LOGGED}:BenchmarkModelKey filter_rename_model_split load_aggregated_trajectories "
-        "load_latest_metrics load_trajectories log_constant_metrics_wandb pull_model_trajectories",
+        "load_latest_metrics load_trajectories log_constant_metrics_wandb",
+        f"{_BUCKET_LOGS}:pull_model_trajectories",
     ),
     "art.utils.benchmarking.charts": names(
         "art_extensions.compat.benchmark_charts:percentage_comparison_bar_chart training_progress_chart"
@@ -396,9 +412,11 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.benchmarking.filter_model_split": names(f"{_LOGGED}:filter_rename_model_split"),
     "art.utils.benchmarking.load_aggregated_trajectories": names(f"{_LOGGED}:load_aggregated_trajectories"),
     "art.utils.benchmarking.load_latest_metrics": names(f"{_LOGGED}:load_latest_metrics"),
-    "art.utils.benchmarking.load_trajectories": names(f"{_LOGGED}:load_trajectories pull_model_trajectories"),
+    "art.utils.benchmarking.load_trajectories": names(
+        f"{_LOGGED}:load_trajectories", f"{_BUCKET_LOGS}:pull_model_trajectories"
+    ),
     "art.utils.benchmarking.log_constant_metrics_wandb": names(f"{_LOGGED}:log_constant_metrics_wandb"),
-    "art.utils.benchmarking.pull_model_trajectories": names(f"{_LOGGED}:pull_model_trajectories"),
+    "art.utils.benchmarking.pull_model_trajectories": names(f"{_BUCKET_LOGS}:pull_model_trajectories"),
     "art.utils.benchmarking.types": names(f"{_LOGGED}:BenchmarkModelKey"),
     "art.utils.convert_moe_lora": names(instead="checkpoints are written as PEFT and vLLM read them"),
     "art.utils.deploy_model": names(
@@ -431,7 +449,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.group_aggregate": names(
         instead=("read the logs with `art.utils.benchmarking.load_trajectories` and aggregate with polars")
     ),
-    "art.utils.iterate_dataset": names("art.client.sft.sft_dataset:DatasetBatch iterate_dataset"),
+    "art.utils.iterate_dataset": names("art_extensions.sft_data.datasets:DatasetBatch iterate_dataset"),
     "art.utils.lifecycle": names(
         instead="`art.LocalBackend` ends its server by itself, and nothing outlives the program"
     ),
@@ -486,21 +504,23 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.record_provenance": names("art_extensions.compat.provenance:record_provenance"),
     "art.utils.retry": names("art.retrying:retry"),
     "art.utils.s3": names(
-        "art.client.storage.bucket_pull:Wanted commit_here pull_model",
-        "art.client.storage.bucket_push:push_model",
-        "art.client.storage.bucket_store:Store model_url",
+        "art.client.storage.bucket_store:Wanted",
+        "art_extensions.buckets.bucket_pull:commit_here pull_model",
+        "art_extensions.buckets.bucket_push:push_model",
+        "art_extensions.buckets.store:Store model_url",
         "art.errors:ForbiddenBucketCreationError S3SyncError=StorageError",
         unbuilt=_S3,
     ),
     "art.utils.s3_checkpoint_utils": names(
-        "art.client.storage.bucket_pull:copy_checkpoint local_checkpoint newest_of",
-        "art.client.storage.bucket_push:complete_steps local_steps",
-        "art_extensions.compat.bucket_layout:migrate_s3_checkpoints_to_new_structure",
+        "art_extensions.buckets.bucket_pull:copy_checkpoint local_checkpoint newest_of",
+        "art_extensions.buckets.bucket_push:complete_steps local_steps",
+        "art_extensions.buckets.bucket_layout:migrate_s3_checkpoints_to_new_structure",
     ),
     "art.utils.sft": names(
         "art.client.options.learning_rates:create_lr_schedule",
-        "art.client.sft.sft_dataset:SFTChunk create_sft_dataset_iterator get_file_row_count iterate_file "
-        "resolve_sft_batch_size train_sft_from_file",
+        "art.client.sft.sft_request:resolve_sft_batch_size",
+        "art_extensions.sft_data.datasets:SFTChunk create_sft_dataset_iterator get_file_row_count "
+        "iterate_file train_sft_from_file",
     ),
     "art.utils.strip_logprobs": names("art_extensions.compat.stripped_logprobs:strip_logprobs"),
     "art.utils.trajectory_logging": names(

@@ -13,6 +13,7 @@ from typing import Any
 
 from art.engine.protocol import GenerateRequest, Sampling
 from art.errors import RequestError
+from art.wire.engine import MOST_ALTERNATIVES, Alternatives
 from art.wire.sampling import (
     HIGHEST_BIAS,
     HIGHEST_PENALTY,
@@ -144,6 +145,24 @@ def check_ranked(rows: Sequence[Sequence[int]], most: int, *, max_context: int, 
             f"{most!r} of the most probable ids were asked for; it must be 0 to {MOST_TOP_LOGPROBS}",
             status=400,
             code="invalid_top_logprobs",
+        )
+
+
+def check_alternatives(rows: Sequence[Sequence[int]], asked: Alternatives | None, *, vocab_size: int) -> None:
+    """Raises: RequestError for alternatives of several rows, a place or an id that is not there, and for more
+    draws than are told.
+    """
+    if asked is None:
+        return
+    length = len(rows[0])
+    fits = len(rows) == 1 and asked.draws * (length - 1) <= MOST_ALTERNATIVES
+    if not fits or any(not (0 < at < length and 0 <= token < vocab_size) for at, token in asked.ids):
+        raise RequestError(
+            f"alternatives are of one row, in places from 1 to {length - 1}, ids from 0 to {vocab_size - 1}, "
+            f"and at most {MOST_ALTERNATIVES} draws",
+            status=400,
+            code="invalid_alternatives",
+            param="prompt_alternatives",
         )
 
 

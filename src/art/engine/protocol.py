@@ -20,11 +20,12 @@ from art.wire.sampling import Constraint as Constraint
 from art.wire.sampling import Sampling as Sampling
 
 if TYPE_CHECKING:
-    from art.wire.engine import EngineHealth
+    from art.wire.engine import Alternatives, EngineHealth
     from art.wire.records import Strict
 
 
 FinishReason = Literal["stop", "length"]
+Rows = Sequence[Sequence[int]]
 TopLogprobs = Sequence[tuple[int, float]]
 """The most probable ids with their logprobs, best first: fewer than asked for where no more are possible."""
 
@@ -92,6 +93,10 @@ class Ranked:
     """The logprob of each id, given the ids before it."""
     tops: Sequence[TopLogprobs]
     """The most probable ids in the place of each; empty where none were asked for."""
+    named: Sequence[float] = ()
+    """The logprobs of the ids that `Alternatives` names."""
+    drawn: Sequence[TopLogprobs] = ()
+    """The ids that it has drawn in each place, in the order of their draws."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,9 +163,11 @@ class Engine(Protocol):
         """Logprob of each id given those before it, at temperature 1: `len(row) - 1` numbers a row."""
         ...
 
-    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+    async def rank(
+        self, adapter: str | None, rows: Rows, most: int, alternatives: Alternatives | None = None
+    ) -> list[Ranked]:
         """Scores rows as `score` does, with the `most` probable ids (0 to 20) in each place. A row leaves
-        room for one id.
+        room for one id. `alternatives`: of one row; RequestError from an engine that cannot tell them.
         """
         ...
 
@@ -243,7 +250,9 @@ class ServedEngine(Protocol[C]):
 
     async def score(self, adapter: str | None, rows: Sequence[Sequence[int]]) -> list[list[float]]: ...
 
-    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]: ...
+    async def rank(
+        self, adapter: str | None, rows: Rows, most: int, alternatives: Alternatives | None = None
+    ) -> list[Ranked]: ...
 
     async def sleep(self) -> None: ...
 

@@ -21,11 +21,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from art.engine.frames import generate_message, read_news
-from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked
+from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked, Rows
 from art.errors import ARTError, WorkerDiedError, WorkerError, WorkerStalledError, WorkerUnreachableError
 from art.process.resources import no_tls
 from art.process.worker import SharedDisk, WorkerDisk
 from art.wire.engine import (
+    Alternatives,
     EngineErrorBody,
     EngineHealth,
     EngineScoreReply,
@@ -268,13 +269,17 @@ class RemoteEngine:
             await self._post("/score", body, self.deadlines.control)
         ).logprobs
 
-    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+    async def rank(
+        self, adapter: str | None, rows: Rows, most: int, alternatives: Alternatives | None = None
+    ) -> list[Ranked]:
         """See `Engine.rank`."""
-        body = EngineScoreRequest(adapter=adapter, rows=[list(row) for row in rows], most=most)
+        copied = [list(row) for row in rows]
+        body = EngineScoreRequest(adapter=adapter, rows=copied, most=most, alternatives=alternatives)
         reply = EngineScoreReply.model_validate(await self._post("/score", body, self.deadlines.control))
         tops = reply.tops or [[] for _ in reply.logprobs]
         return [
-            Ranked(logprobs=logprobs, tops=top) for logprobs, top in zip(reply.logprobs, tops, strict=True)
+            Ranked(logprobs=logprobs, tops=top, named=reply.named, drawn=reply.drawn)
+            for logprobs, top in zip(reply.logprobs, tops, strict=True)
         ]
 
     async def sleep(self) -> None:

@@ -146,10 +146,12 @@ def make_app(engine: ServedEngine[C], key: str) -> Starlette:
         body = EngineScoreRequest.model_validate_json(await request.body())
         if body.most is None:
             return EngineScoreReply(logprobs=await engine.score(body.adapter, body.rows))
-        ranked = await engine.rank(body.adapter, body.rows, body.most)
+        ranked = await engine.rank(body.adapter, body.rows, body.most, body.alternatives)
         return EngineScoreReply(
             logprobs=[list(one.logprobs) for one in ranked],
             tops=[[list(top) for top in one.tops] for one in ranked],
+            named=[value for one in ranked for value in one.named],
+            drawn=[list(drawn) for one in ranked for drawn in one.drawn],
         )
 
     async def sleep(request: Request) -> None:

@@ -9,6 +9,8 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 API_KEY = "ART_API_KEY"
 """The key of an ART server."""
@@ -65,6 +67,16 @@ def captures_content() -> bool:
 def inherited_variables() -> dict[str, str]:
     """All variables, for a program of others that is started with some more of them."""
     return dict(os.environ)
+
+
+@contextmanager
+def variable_set(name: str, value: str) -> Iterator[None]:
+    """Sets a variable for a library that reads what it needs there, and removes it."""
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 _PR_SET_PDEATHSIG = 1

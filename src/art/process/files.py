@@ -119,6 +119,14 @@ def write_first(path: Path, content: str | bytes, *, mode: int = PRIVATE) -> boo
     return True
 
 
+def find_named(folder: Path, prefix: str, suffix: str = "") -> list[Path]:
+    """Returns what lies in a folder under such names, sorted; nothing where there is no folder. Python keeps
+    the pattern of each glob: of a name that holds a step this does not.
+    """
+    names = os.listdir(folder) if folder.is_dir() else []
+    return [folder / name for name in sorted(names) if name.startswith(prefix) and name.endswith(suffix)]
+
+
 @contextmanager
 def open_whole(path: Path) -> Iterator[IO[str]]:
     """Opens a text file that takes the place of `path` when the block ends without an error."""

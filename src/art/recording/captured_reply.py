@@ -136,7 +136,7 @@ def _events(body: bytes) -> Iterator[dict[str, Any] | None]:
 def _loaded(text: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         log.debug("not a completion: %s", error)
         return None
     return value if isinstance(value, dict) else None

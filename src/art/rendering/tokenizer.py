@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -279,6 +280,8 @@ def _read(text: str) -> Any:
 
 _CACHED_CHARACTERS = 2000
 """Longer texts are not kept: they rarely come twice."""
+CACHED_TEXTS = 1024
+"""Texts whose ids are remembered, at four bytes each: at most 16 MB."""
 _LONG = 20_000
 """Characters of a text that is encoded as a batch of one, without the interpreter's lock."""
 
@@ -303,7 +306,7 @@ class FastTokenizer:
         self.all_special_tokens: list[str] = list(tokenizer.all_special_tokens)
         self._backend = tokenizer.backend_tokenizer
         self.special = SpecialTokens(self._backend)
-        self._cached_encode = lru_cache(maxsize=4096)(self._encode)
+        self._cached_encode = lru_cache(CACHED_TEXTS)(lambda text: array("i", self._encode(text)))
         self._ids: dict[str, int | None] = {}
         """The ids by token, of the few tokens that are looked up by name with every reply."""
         self._bytes: dict[int, bytes] = {}
@@ -324,7 +327,7 @@ class FastTokenizer:
             return self.special.encode(text, marked)
         if len(text) > _CACHED_CHARACTERS:
             return list(self._encode(text))
-        return list(self._cached_encode(text))
+        return self._cached_encode(text).tolist()
 
     def encode_whole(self, text: str) -> list[int]:
         """Ids of a text, with the special tokens that the tokenizer's settings put around it."""

@@ -1,22 +1,28 @@
 """Rewards: from judges (RULER and its siblings), from verifiers and functions, and sums of them.
 
-Rewards of extensions, such as `Pairwise`, are names of this module, too.
+Rewards of extensions, such as `Rubric` and `JudgeChecks`, are names of this module, too.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from art.extensions import REWARD, extension_points, load_extension
 from art.rewards.function_reward import FunctionReward, as_reward
-from art.rewards.judge_checks import Alarm, CalibrationGroup, JudgeChecks, calibrate
 from art.rewards.judge_view import Scorer, View
 from art.rewards.judged import JudgedReward
 from art.rewards.reward import GroupScores, Reward, Score, Weighted
-from art.rewards.rubric import Criterion, Rubric
 
 # The functions must win over the modules of the same names, whichever is imported first.
 from art.rewards.ruler import Ruler, ruler, ruler_score_group
+
+if TYPE_CHECKING:
+    from art.rewards.checks import Alarm as Alarm
+    from art.rewards.checks import CalibrationGroup as CalibrationGroup
+    from art.rewards.checks import JudgeChecks as JudgeChecks
+    from art.rewards.checks import calibrate as calibrate
+    from art.rewards.rubric import Criterion as Criterion
+    from art.rewards.rubric import Rubric as Rubric
 
 
 def __getattr__(name: str) -> Any:
@@ -26,22 +32,16 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Alarm",
-    "CalibrationGroup",
-    "Criterion",
     "FunctionReward",
     "GroupScores",
-    "JudgeChecks",
     "JudgedReward",
     "Reward",
-    "Rubric",
     "Ruler",
     "Score",
     "Scorer",
     "View",
     "Weighted",
     "as_reward",
-    "calibrate",
     "ruler",
     "ruler_score_group",
 ]

@@ -263,7 +263,7 @@ def present_views(views: Sequence[View], *, order: Sequence[int] | None = None, 
     texts = [escape(_unshared_messages(view, shared)) for view in views]
     # Sorted: in which order the rollouts ended is chance, and must not make another question.
     content = "\n".join([*parts, *sorted(texts)])
-    names = _drawn_names(len(views), _dice(content, salt), content)
+    names = drawn_names(len(views), content_dice(content, salt), content)
     sequence = list(order) if order is not None else _drawn_indices(texts, content, salt)
     named = dict(zip(sequence, names, strict=True))
     parts += [f'<trajectory id="{named[i]}">\n{texts[i]}\n</trajectory>' for i in sequence]
@@ -304,18 +304,19 @@ def _unshared_messages(view: View, shared: int) -> Any:
 
 def _drawn_indices(texts: Sequence[str], content: str, salt: str) -> list[int]:
     ranked = sorted(range(len(texts)), key=texts.__getitem__)
-    drawn = _dice(content, f"order {salt}").sample(ranked, len(ranked))
+    drawn = content_dice(content, f"order {salt}").sample(ranked, len(ranked))
     if salt and drawn == _drawn_indices(texts, content, ""):
         drawn.reverse()  # a second opinion in the same order would tell less
     return drawn
 
 
-def _dice(content: str, salt: str) -> random.Random:
-    """Chance that the trajectories cannot foresee, and that is the same when the same is asked again."""
+def content_dice(content: str, salt: str) -> random.Random:
+    """Returns chance that the trajectories cannot foresee, the same when the same is asked again."""
     return random.Random(hashlib.sha256(f"{salt}\n{content}".encode()).digest())
 
 
-def _drawn_names(count: int, draw: random.Random, texts: str) -> list[str]:
+def drawn_names(count: int, draw: random.Random, texts: str) -> list[str]:
+    """Returns different names, none of which is in the texts."""
     names: list[str] = []
     while len(names) < count:
         name = "".join(draw.choices(string.ascii_lowercase, k=_ID_LETTERS))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from art.errors import ConfigurationError, did_you_mean
 from art.rewards.judge_checks import JudgeChecks
-from art.rewards.judge_view import DIGEST_CHARS, Scorer, views_of
-from art.rewards.judge_watch import JudgeWatch
+from art.rewards.judge_view import DIGEST_CHARS, Scorer, View, views_of
 from art.rewards.llm.budget import Budget
 from art.rewards.llm.cache import AnswerCache
 from art.rewards.llm.channel import Channel, Pace
@@ -138,20 +137,24 @@ class JudgedReward(Reward):
                 f"digest_chars={digest_chars!r}: characters of a tool output, at least 1"
             )
         self.name, self.scorer, self.digest_chars = scorer.name, scorer, digest_chars
-        self.watch = JudgeWatch(scorer, checks) if checks is not None else None
+        self.watch = checks.watch(scorer) if checks is not None else None
 
     @property
     def label(self) -> str:
         """Lines of older releases begin with "RULER"."""
         return "RULER" if self.name == "ruler" else self.name
 
+    def views(self, group: TrajectoryGroup) -> list[View]:
+        """Returns what the judge is shown of each trajectory."""
+        return views_of(group, digest_chars=self.digest_chars)
+
     async def scores(self, group: TrajectoryGroup) -> Sequence[Score]:
         """The scorer's, without checks."""
-        return await self.scorer.score(views_of(group, digest_chars=self.digest_chars))
+        return await self.scorer.score(self.views(group))
 
     async def judge(self, group: TrajectoryGroup) -> GroupScores:
         """The scores; the figures of the checks are metrics of the group."""
-        views = views_of(group, digest_chars=self.digest_chars)
+        views = self.views(group)
         with _costs() as costs:
             scores = finite_scores(self.name, await self.scorer.score(views), len(views))
             second: list[Score] = []

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from art.errors import BudgetExceededError, ConfigurationError, LlmError, VerifierError
 from art.trajectories import Trajectory, TrajectoryGroup
@@ -54,6 +54,8 @@ class Score:
     """The place at which a judge was shown it among others, from 0."""
     judgements: tuple[Judgement, ...] = ()
     """What judges said of it, for the record of the step."""
+    turns: Mapping[str, float] = field(default_factory=dict)
+    """What single turns earned of `value`, by their samples; the last turn earned the rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,8 @@ class Reward(ABC):
         return GroupScores(scores=await self.scores(group))
 
     async def score_group(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        """A copy of the group whose trajectories have this reward; everything else of both is kept.
+        """A copy of the group whose trajectories have this reward, and rewards of turns as it has them;
+        everything else of both is kept.
 
         Metrics of a trajectory: `reward/<name>`; `independent_reward`, which is the reward it came with,
         where that is a number; those of the score. Logs: the explanation. A source that cannot decide gives
@@ -111,7 +114,7 @@ class Reward(ABC):
             "metrics": {**group.metrics, **judged.metrics},
             "logs": [*group.logs, *judged.notes],
             "exceptions": list(group.exceptions),
-            "metadata": dict(group.metadata),
+            "metadata": _copy(group.metadata),
         }
         copied = group.model_copy(update=update)
         copied._judge_calls = [*group._judge_calls, *calls]
@@ -201,11 +204,15 @@ def score_metrics(reward: Reward, score: Score) -> dict[str, float]:
 
 def _finite(source: str, score: Score) -> Score:
     if isinstance(score.value, Unscored):
-        return score
+        return replace(score, turns={})
     value = float(score.value)
-    if math.isfinite(value):
+    odd = [one for one in (value, *score.turns.values()) if not math.isfinite(one)]
+    if not odd:
         return replace(score, value=value)
-    return replace(score, value=Unscored(f"{source}: gave {value!r}, which is no reward"))
+    return replace(score, value=Unscored(f"{source}: gave {odd[0]!r}, which is no reward"), turns={})
+
+
+_OWN_VALUES = ("metadata", "turn_values", "turn_states")
 
 
 def _with_score(reward: Reward, trajectory: Trajectory, score: Score) -> Trajectory:
@@ -214,13 +221,21 @@ def _with_score(reward: Reward, trajectory: Trajectory, score: Score) -> Traject
     # `model_copy` keeps what subclasses add, required or not; the containers are copied, the messages shared.
     update = {
         "reward": score.value,
+        "turn_rewards": dict(score.turns),  # those of before were parts of another reward
         "metrics": {**trajectory.metrics, **came_with, **score_metrics(reward, score)},
         "logs": [*trajectory.logs, *score_log_lines(reward, score)],
-        "metadata": dict(trajectory.metadata),
         "messages_and_choices": list(trajectory.messages_and_choices),
         "additional_histories": list(trajectory.additional_histories),
+        **{name: _copy(getattr(trajectory, name)) for name in _OWN_VALUES},
     }
     return trajectory.model_copy(update=update)
+
+
+def _copy(value: Any) -> Any:
+    """A value whose plain containers are copied; other objects are shared."""
+    if type(value) is dict:
+        return {name: _copy(one) for name, one in value.items()}
+    return [_copy(one) for one in value] if type(value) is list else value
 
 
 def _judge_note(
@@ -295,6 +310,11 @@ class Weighted(Reward):
             return reward
         return cls((WeightedPart(reward=reward),))
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each part by its metric: `reward_parts` of the algorithm `gdpo`."""
+        return {f"reward/{part.reward.name}": part.weight for part in self.parts}
+
     def with_name(self, name: str) -> Weighted:
         """The same sum with a name of its own: one term in sums of its own."""
         return Weighted(self.parts, name=name)
@@ -322,9 +342,12 @@ class Weighted(Reward):
 
     def _sum(self, row: Sequence[Score], stand_ins: Sequence[float]) -> Score:
         total, missing = 0.0, []
+        turns: Counter[str] = Counter()
         for part, score, stand_in in zip(self.parts, row, stand_ins, strict=True):
             if not isinstance(score.value, Unscored):
                 total += part.weight * score.value
+                for sample, earned in score.turns.items():
+                    turns[sample] += part.weight * earned  # type: ignore[assignment]  # as in `averages`
             elif part.optional:
                 total += part.weight * stand_in
             else:
@@ -339,7 +362,8 @@ class Weighted(Reward):
             metrics |= score_metrics(part.reward, score)
             notes += score_log_lines(part.reward, score)
         value = Unscored("; ".join(missing)) if missing else total
-        return Score(value=value, metrics=metrics, notes=tuple(notes), judgements=judgements)
+        earned_by = {} if missing else dict(turns)
+        return Score(value=value, metrics=metrics, notes=tuple(notes), judgements=judgements, turns=earned_by)
 
     def __mul__(self, weight: float) -> Weighted:
         if isinstance(weight, bool) or not isinstance(weight, int | float):

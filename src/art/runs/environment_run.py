@@ -23,7 +23,7 @@ from art.backend import Keyword
 from art.environments.adapters.environment import SCENARIO_ID, NamedEnvironment, Scenario
 from art.environments.adapters.registry import find_environment
 from art.environments.adapters.scenario_sampler import ScenarioSampler
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, EnvironmentFailedError
 from art.runs.comparison import Estimate, Verdict
 from art.runs.folder import ADDED_BY_GATHERING, Count, JudgedRunFolder, RunSettings, Share
 from art.runs.report import RunReport, interval
@@ -39,6 +39,7 @@ from art.runs.training_run import (
 from art.tracking.folders import stored_name
 from art.tracking.rollout_figures import scores
 from art.trajectories import Trajectory
+from art.types import known_reward
 
 if TYPE_CHECKING:
     from art.backend import Backend
@@ -92,15 +93,23 @@ class EnvironmentRollouts(TaskRollouts[Scenario]):
 
     async def rollout(self, task: Scenario, *, seed: int | None) -> Trajectory:
         limits = self.limits
-        return await self._environment.rollout(
+        one = await self._environment.rollout(
             self.model, task, seed=seed, temperature=limits.temperature, max_tokens=limits.max_tokens
         )
+        try:
+            known_reward(one)
+        except ConfigurationError as error:  # of one rollout: the run goes on
+            raise EnvironmentFailedError(f"environment {self._environment.name!r}: {error}") from error
+        return one
 
     def text_of(self, task: Scenario) -> str:
         return task.id
 
     def metadata_of(self, task: Scenario) -> dict[str, float | int | str | bool | None]:
         return {SCENARIO_ID: task.id}
+
+    def weight_of(self, task: Scenario) -> float:
+        return task.weight
 
     def figures_of(self, trajectory: Trajectory) -> dict[str, float]:
         metrics = trajectory.metrics

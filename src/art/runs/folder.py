@@ -24,6 +24,7 @@ from art.client.options.learning_rates import LORA_RATE, Leg, legs_to, share_at,
 from art.environments.measure import mean_of_known
 from art.errors import ConfigurationError, did_you_mean
 from art.process.files import make_private_folder, write_whole
+from art.tracking.model_files import append_line, read_history
 from art.tracking.rollout_figures import scores
 from art.trajectories import PydanticException, Trajectory, TrajectoryGroup
 from art.types import TrainResult
@@ -68,6 +69,8 @@ class RunSettings(ABC):
     """Sampling temperature of rollouts."""
     eval_group_size: Count = 2
     """Rollouts of each test task, before and after, with the same seeds."""
+    max_refills: Annotated[int, Keyword(least=0)] = 0
+    """Further tasks of a step at most, in place of those whose rollouts all have one reward."""
     concurrency: Count = 16
     """Concurrent rollouts."""
     max_failed: Share = 0.5
@@ -286,16 +289,17 @@ class RunFolder(Generic[Row]):
     path: Path
 
     def steps(self) -> list[Row]:
-        """The steps so far, in their order; the later row of a step that was written twice."""
-        path = self.path / STEPS
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        rows: dict[int, Any] = {row["step"]: self.ROW(**row) for row in map(json.loads, lines)}
-        return [rows[step] for step in sorted(rows)]
+        """The steps so far, in their order. A step that was repeated replaces its row and those after it."""
+        rows: list[Any] = []
+        for known in read_history(self.path / STEPS):
+            while rows and rows[-1].step >= known["step"]:
+                rows.pop()
+            rows.append(self.ROW(**known))
+        return rows
 
     def add_step(self, row: Row) -> None:
-        """A step that is there already is written over: it was repeated."""
-        rows = [*(known for known in self.steps() if known.step < row.step), row]
-        self.write_text(STEPS, "".join(json.dumps(asdict(one)) + "\n" for one in rows))
+        """Adds a row, without reading those before it: a long run has thousands."""
+        append_line(self.path / STEPS, json.dumps(asdict(row)))
         (self.path / UNDER_WAY).unlink(missing_ok=True)
 
     def begin_step(self, step: StepUnderWay) -> None:

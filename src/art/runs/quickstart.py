@@ -138,7 +138,7 @@ class Evaluation:
     means: dict[str, float]
     """The means by name: of the reward and of every metric of the task."""
     errors: dict[str, float]
-    """Standard error of each mean."""
+    """Standard error of each mean of two values or more; a single one says nothing of its spread."""
 
     @classmethod
     def from_rows(cls, rows: Sequence[dict[str, float]]) -> Evaluation:
@@ -147,7 +147,9 @@ class Evaluation:
         names = dict.fromkeys(name for row in rows for name in row)
         values = {name: [row[name] for row in rows if name in row] for name in names}
         means = {name: mean(values[name]) for name in names}
-        errors = {name: _standard_error(values[name], means[name]) for name in names}
+        errors = {
+            name: _standard_error(found, means[name]) for name, found in values.items() if len(found) > 1
+        }
         return cls(rollouts=len(rows), means=means, errors=errors)
 
     def to_json(self) -> dict[str, Any]:
@@ -318,7 +320,8 @@ async def evaluate_once(
     """
     saved = folder.evaluation(step)
     evaluation = await evaluate_adapter(step, model, task, settings, folder) if saved is None else saved[0]
-    numbers = {**evaluation.means, "reward_sem": evaluation.errors["reward"]}
+    errors = evaluation.errors
+    numbers = evaluation.means | ({"reward_sem": errors["reward"]} if "reward" in errors else {})
     await EvaluationLog(model).add_numbers(step, numbers)
     return evaluation
 

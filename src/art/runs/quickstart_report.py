@@ -132,7 +132,9 @@ def comparison(task: Task, before: Evaluation, after: Evaluation) -> Table:
         old, new = (row.means[name] for row in (before, after))
         write = signed if name == "reward" else count if name in COUNT_METRICS else share
         cells = [
-            f"{write(row.means[name])} ± {write(row.errors[name]).lstrip('+')}" for row in (before, after)
+            write(row.means[name])
+            + (f" ± {write(row.errors[name]).lstrip('+')}" if name in row.errors else " (one rollout)")
+            for row in (before, after)
         ]
         change = f"{100 * (new - old):+.1f} points" if write is share else f"{new - old:+.3f}"
         table.add_row(name.replace("_", " "), *cells, change, style="bold" if name == task.SCORE else "")

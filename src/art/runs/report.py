@@ -272,9 +272,11 @@ def shown(value: float | None, form: str = ".3f") -> str:
 
 
 def interval(estimate: Estimate | None) -> str:
-    """The interval of an estimate for a table; "-" where there is none."""
-    if estimate is None or estimate.low is None:
+    """The interval of an estimate for a table; "-" where there is no estimate."""
+    if estimate is None:
         return "-"
+    if estimate.low is None:
+        return "none: a single value"
     return f"{estimate.low:.3f} to {estimate.high:.3f}"
 
 

@@ -31,7 +31,7 @@ from art.runs.folder import (
     mean_reward,
 )
 from art.runs.loop import EvaluationLog, ScoredGroups, TrainingLoop
-from art.tracking.folders import stored_name
+from art.tracking.folders import model_folder, stored_name
 from art.trajectories import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 Task = TypeVar("Task")
 TASK_METADATA = "task"
 """The key of a group's metadata with the text of its task."""
+REPLACED = "scenarios/replaced"
+"""The name of a step's count of the groups without a signal in whose place further tasks were rolled out."""
 LEFT_OUT = "scenarios/left_out"
 """The name of a step's count of the scenarios that were not drawn because they are settled."""
 
@@ -72,6 +74,10 @@ class TaskRollouts(ABC, Generic[Task]):
         """Returns the metadata of a task's groups, beside its text."""
         return {}
 
+    def weight_of(self, task: Task) -> float:
+        """Returns how often the task's groups count in the loss."""
+        return 1.0
+
     async def rollout_in_slot(self, task: Task, *, seed: int | None) -> Trajectory:
         """One rollout, as soon as there is a slot."""
         async with self._slots:
@@ -85,26 +91,32 @@ class TaskRollouts(ABC, Generic[Task]):
         what: str,
         seeded: bool,
         after_each: AfterEach | None = None,
+        further: Sequence[Task] = (),
     ) -> list[TrajectoryGroup]:
         """`size` rollouts of each task, in their order.
 
-        what: for the progress bar. seeded: the same call asks for the same sampling. Raises the error of the
-        rollout that goes beyond `max_failed` of them, and what `after_each` raises.
+        what: for the progress bar. seeded: the same call asks for the same sampling. further: tasks that
+        replace those without a signal, in this order. Raises the error of the rollout that goes beyond
+        `max_failed` of them, and what `after_each` raises.
         """
+
+        def group(task: Task) -> Any:
+            return TrajectoryGroup(
+                [
+                    self.rollout_in_slot(task, seed=self.seed(task, number) if seeded else None)
+                    for number in range(size)
+                ],
+                metadata={TASK_METADATA: self.text_of(task), **self.metadata_of(task)},
+                weight=self.weight_of(task),
+            )
+
+        share, total = self.limits.max_failed, len(tasks) + len(further)
         return await gather_trajectory_groups(
-            [
-                TrajectoryGroup(
-                    [
-                        self.rollout_in_slot(task, seed=self.seed(task, number) if seeded else None)
-                        for number in range(size)
-                    ],
-                    metadata={TASK_METADATA: self.text_of(task), **self.metadata_of(task)},
-                )
-                for task in tasks
-            ],
+            [group(task) for task in tasks],
             pbar_desc=what,
-            max_exceptions=round(self.limits.max_failed * len(tasks) * size),
+            max_exceptions=share if further and 0 < share < 1 else round(share * total * size),
             after_each=after_each,
+            refill=map(group, further) if further else None,
         )
 
     def seed(self, task: Task, number: int) -> int:
@@ -148,7 +160,6 @@ def keep_budget(budget: Budget | None, folder: Path, tell: OnProgress) -> None:
 
 def model_to_train(root: Path, name: str, project: str, base_model: str) -> TrainableModel[Any, Any]:
     """The model that a run trains. Raises ConfigurationError for names that are none."""
-    from art.client.storage.bucket_store import model_folder
     from art.model import TrainableModel
 
     model_folder(root, project, name)
@@ -287,26 +298,34 @@ class TrainingRun(Generic[Task]):
         if self.sampler is not None:
             self.sampler.note_outcomes(row.outcomes)
 
-    def _tasks_of(self, step: int) -> tuple[Sequence[Task], dict[str, float]]:
-        """Returns the tasks of `step` (from 0), and figures of how they were drawn."""
-        limits, sampler = self.rollouts.limits, self.sampler
+    def _tasks_of(self, step: int) -> tuple[Sequence[Task], Sequence[Task], dict[str, float]]:
+        """Returns the tasks of `step` (from 0), those that may replace them, and figures of how they were
+        drawn. All follow from the seed and the rows of the steps before.
+        """
+        limits, sampler, count = self.rollouts.limits, self.sampler, self.rollouts.limits.groups_per_step
         if sampler is None:
-            return tasks_of_step(self.train, step, limits.groups_per_step, limits.seed), {}
-        left_out = sampler.left_out(step, limits.groups_per_step)
+            tasks = tasks_of_step(self.train, step, count, limits.seed)
+            order = random.Random(f"refill/{limits.seed}/{step}").sample(self.train, len(self.train))
+            return tasks, [task for task in order if task not in tasks][: limits.max_refills], {}
+        left_out = sampler.left_out(step, count)
         counts = {**sampler.figures(), LEFT_OUT: float(len(left_out))}
-        return sampler.draw(step, limits.groups_per_step), counts
+        drawn = sampler.draw(step, count + limits.max_refills)
+        return drawn[:count], drawn[count:], counts
 
     async def _roll_out(self, step: int, total: int, rate: float) -> ScoredGroups[StepRow]:
         """Rollouts and their scores."""
         limits, begin = self.rollouts.limits, time.monotonic()
-        tasks, counts = self._tasks_of(step)
+        tasks, further, counts = self._tasks_of(step)
         groups = await self.rollouts.groups(
             tasks,
             limits.group_size,
             what=f"step {step + 1}/{total}",
             seeded=False,
             after_each=None if self.judge is None else self.judge.score_group,
+            further=further,
         )
+        replaced = [one for group in groups for one in group._replaced]
+        counts |= {REPLACED: float(len(replaced))} if further else {}
         seconds = time.monotonic() - begin
         flat = [one for group in groups for one in group]
         reward, unscored = mean_reward(groups)
@@ -324,7 +343,7 @@ class TrainingRun(Generic[Task]):
             judge=judge_figures(groups),
             failures=failures_of(groups),
             counts=counts,
-            outcomes=[] if self.sampler is None else outcomes_of(groups),
+            outcomes=[] if self.sampler is None else outcomes_of([*replaced, *groups]),
         )
         return ScoredGroups(groups=groups, row=row, learning_rate=rate)
 
@@ -355,7 +374,9 @@ def step_summary(row: StepRow) -> str:
     trained = "not known how many" if row.trained is None else row.trained
     left_out = row.counts.get(LEFT_OUT)
     skipped = f"; {left_out:.0f} scenarios without reward variance skipped" if left_out else ""
-    return f"{figures}; {trained} of {row.rollouts} trained{skipped}"
+    replaced = row.counts.get(REPLACED)
+    others = f"; {replaced:.0f} groups without reward variance replaced" if replaced else ""
+    return f"{figures}; {trained} of {row.rollouts} trained{skipped}{others}"
 
 
 def tasks_of_step(train: Sequence[Task], step: int, count: int, seed: int) -> list[Task]:

@@ -63,7 +63,8 @@ class AddedGradients:
         WorkerError.
         """
         served = await self._served(project, name)
-        if (note := served.checkpoints.made_by(asked.job_id)) is not None:
+        note = served.checkpoints.note(asked.expected_step + 1)
+        if note is not None and note.job_id == asked.job_id:
             return _made(note.result)
         async with self._shared_turn(served) as opened:
             try:

@@ -119,6 +119,11 @@ class _Connection(HttpToolsProtocol):
         self.is_lost = True
         if self.answered is not None:
             self.answered.call_back()
+        if self.cycle is not None:
+            # A cycle of references would keep 10 KB, and garbage is collected rarely.
+            self.cycle.scope.pop(CLIENT, None)  # type: ignore[misc]
+            self.cycle = self.answered = None  # type: ignore[assignment]
+            self.scope = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         if self._early:

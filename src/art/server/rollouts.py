@@ -23,6 +23,7 @@ from uuid import uuid4
 import orjson
 
 from art.errors import NotFoundError, RequestError
+from art.process.steady_time import steady_time
 from art.server.catalog import Catalog, Target, normalize_step_name
 from art.server.chat.prompt_and_reply import Completion, finish_reason
 from art.server.data_folder import check_name
@@ -70,7 +71,7 @@ class ScopedRollout:
     record: ScopeRecord
     opened_at: float
     expires_at: float
-    """Unix seconds."""
+    """Seconds of `steady_time`, as `closed_at`: no clock that is set closes a rollout."""
     closed_at: float | None = None
     text_bytes: int = 0
     """Texts kept so far."""
@@ -100,7 +101,7 @@ class ScopedRollout:
                 status=410,
                 code="rollout_closed",
             )
-        if time.time() > self.expires_at:
+        if steady_time() > self.expires_at:
             raise RequestError(
                 f"rollout {self.rollout_id!r} has expired: give `art.rollout(..., expires_s=...)` more time",
                 status=410,
@@ -337,7 +338,7 @@ class ScopedRollouts:
         self._ledger, self._catalog, self._keys = ledger, catalog, keys
         self._largest_text = largest_text
         self._known: dict[tuple[Tenant, str], ScopedRollout] = {}
-        self._swept = time.time()
+        self._swept = steady_time()
 
     async def load(self) -> None:
         """Take over the rollouts that an earlier server left open."""
@@ -360,13 +361,13 @@ class ScopedRollouts:
         Raises: NotFoundError (no such model or step), RequestError (409: another rollout has the id; 410: it
         was closed).
         """
-        if time.time() - self._swept > _SWEEP_S:
+        if steady_time() - self._swept > _SWEEP_S:
             await self._sweep()
         record = await self._record(request, tenant)
         rollout_id = request.rollout_id or uuid4().hex
         known = self._known.get((tenant, rollout_id))
         if known is None:
-            now = time.time()
+            now = steady_time()
             known = ScopedRollout(
                 rollout_id=rollout_id,
                 tenant=tenant,
@@ -478,7 +479,7 @@ class ScopedRollouts:
         if scoped.closed_at is None:
             # At once in memory: a completion that ends from here on is not kept. What was handed to the
             # ledger before is committed before this is.
-            scoped.closed_at = time.time()
+            scoped.closed_at = steady_time()
             scoped.conversations.clear()
         await self._ledger.writer.append([], [(_CLOSE, (scoped.closed_at, tenant or "", rollout_id))])
         return await self.exchanges(rollout_id, tenant)
@@ -486,7 +487,7 @@ class ScopedRollouts:
     async def forget(self, rollout_id: str, tenant: Tenant) -> None:
         """Close it and drop its texts. Raises: NotFoundError."""
         scoped = self.require(rollout_id, tenant)
-        scoped.closed_at = scoped.closed_at or time.time()
+        scoped.closed_at = scoped.closed_at or steady_time()
         await self._ledger.writer.append([], _delete_statements(scoped))
         self._known.pop((tenant, rollout_id), None)
 
@@ -504,7 +505,7 @@ class ScopedRollouts:
         )
 
     async def _sweep(self) -> None:
-        self._swept = now = time.time()
+        self._swept = now = steady_time()
         old = [
             scoped
             for scoped in self._known.values()

@@ -85,6 +85,9 @@ class ControlSettings(Strict):
     token_steps: int = Field(default=100, ge=0)
     """The number of a model's newest steps whose records of tokens are kept; older ones are deleted. 0: no
     step has one."""
+    replay_steps: int = Field(default=0, ge=0)
+    """The number of a model's newest steps whose whole requests are kept, so that they can be done again. 0:
+    the table of jobs alone has requests, and of one of more than 1 MiB the settings only."""
     token_record: float = Field(default=30.0, gt=0)
     """Longest wait for the trainer to hand out the record of a step's tokens; without it the step goes on."""
 
@@ -195,7 +198,8 @@ class LimitSettings(Strict):
     head_seconds: float = Field(default=20.0, gt=0)
     """Seconds within which they must come, on a new connection and once a request has begun."""
     remembered_tokens: int = Field(default=16_000_000, ge=0)
-    """Ids of answered conversations kept in memory for stitching; older ones are read from the ledger."""
+    """Ids of answered conversations kept in memory for stitching, four bytes each; a reply counts as 240
+    more. Older ones are read from the ledger."""
     stored_responses: int = Field(default=64 * 1024 * 1024, ge=0)
     """Bytes of responses (/v1/responses) kept in memory to be continued by their id; the oldest go first."""
     strict_requests: bool = False

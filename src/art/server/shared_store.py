@@ -117,6 +117,10 @@ class StoreExtension(Protocol):
         """Opens a server that samples from the controller's engines, and passes on what it cannot answer."""
         ...
 
+    def open_recorded(self, url: str, data_dir: Path) -> AbstractAsyncContextManager[SampleLedger]:
+        """Opens what is stored for reading alone; the ledger's `rows` are those of the jobs, too."""
+        ...
+
 
 async def open_store(settings: ServerSettings, ended: asyncio.Future[None] | None) -> SharedStore | None:
     """Returns the store of the settings once this server is the controller; None where they name none.
@@ -135,6 +139,11 @@ def open_gateway(settings: ServerSettings, key: str) -> AbstractAsyncContextMana
             "role 'gateway' needs the database of its controller: set ART_DATABASE_URL, or `--database`"
         )
     return _extension_of(url).open_gateway(url, settings, key)
+
+
+def open_recorded(url: str, data_dir: Path) -> AbstractAsyncContextManager[SampleLedger]:
+    """Opens what a store has, for reading alone. Raises: ARTError."""
+    return _extension_of(url).open_recorded(url, data_dir)
 
 
 def _extension_of(url: str) -> StoreExtension:

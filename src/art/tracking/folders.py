@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from art.errors import ConfigurationError, DeadlineError, did_you_mean
 from art.process.files import close_to_others, is_open_to_all, make_private_folder, take_lock
+from art.wire.records import is_name
 from art.wire.rollout_record import ROLLOUT_FILE
 from art.wire.training import TOKEN_FILE
 
@@ -45,6 +46,22 @@ def get_models_dir(project_name: str, art_path: str | None = None) -> str:
 def get_output_dir_from_model_properties(project: str, name: str, art_path: str | None = None) -> str:
     """The folder of the model `name` in `project`."""
     return str(Path(get_models_dir(project, art_path)) / name)
+
+
+def model_folder(art_path: str | Path, project: str, name: str) -> Path:
+    """`{art_path}/{project}/models/{name}`. Raises ConfigurationError for names that are none."""
+    check_part("project", project)
+    check_part("name", name)
+    return Path(get_output_dir_from_model_properties(project, name, str(art_path)))
+
+
+def check_part(what: str, value: str) -> None:
+    """One component of a path. Raises ConfigurationError for what would leave its folder."""
+    if not is_name(value):
+        raise ConfigurationError(
+            f"{what} {value!r} is not a name: use letters, digits, '.', '_' and '-', beginning with a letter "
+            "or digit"
+        )
 
 
 def stored_name(model: AnyModel) -> str:

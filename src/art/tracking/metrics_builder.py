@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from art.errors import ConfigurationError
-from art.tracking.names import cumulative_name, is_managed, number
+from art.tracking.distinct_names import DistinctNames
+from art.tracking.names import ACTOR_NAMES, ROLLOUT_NAMES, cumulative_name, is_managed, number
 from art.tracking.prices import PriceBook, TokenPricing
 
 SPEEDS = {
@@ -39,13 +40,16 @@ class MetricTotals:
     """Amounts by buffer, and the sums over the run that all buffers share. Safe to use from several threads.
 
     Example: adding `costs/train/judge` 1 and `costs/gpu` 2, then taking, gives these two and `costs/train` 1,
-    `costs/all` 3, with `costs/cum/...` of each.
+    `costs/all` 3, with `costs/cum/...` of each. Amounts of rollouts have two spellings (`ACTOR_NAMES`): all
+    rows of a run have the one that came first.
     """
 
     def __init__(self) -> None:
         self._pending: dict[str | None, PendingAmounts] = {}
         self._sums: dict[str, float] = {}
-        self._scenarios: set[str] = set()
+        self._scenarios = DistinctNames()
+        self._says_rollout: bool | None = None
+        """Whether names of rollouts are those of `ROLLOUT_NAMES`. None: no amount has decided it."""
         self._lock = threading.Lock()
 
     def check(self, amounts: Mapping[str, float]) -> dict[str, float]:
@@ -53,7 +57,9 @@ class MetricTotals:
 
         A name is an amount or a group in all buffers alike: they may be taken together.
         """
-        checked = {name: _checked_amount(name, value) for name, value in amounts.items()}
+        checked = {
+            ACTOR_NAMES.get(name, name): _checked_amount(name, value) for name, value in amounts.items()
+        }
         with self._lock:
             names = {name for pending in self._pending.values() for name in pending.amounts}
         for name in checked:
@@ -65,6 +71,7 @@ class MetricTotals:
         """Add to a buffer: all of it, or nothing when a name is refused."""
         checked = self.check(amounts)
         with self._lock:
+            self._decide_spelling(amounts)
             pending = self._pending.setdefault(buffer, PendingAmounts())
             for name, value in checked.items():
                 pending.amounts[name] = pending.amounts.get(name, 0.0) + value
@@ -95,9 +102,18 @@ class MetricTotals:
         row = amounts | cost_parents(amounts)
         row |= self._add_up(row)
         if scenarios:
-            self._scenarios |= scenarios
-            row[UNIQUE_SCENARIOS] = float(len(self._scenarios))
-        return row
+            self._scenarios.add(scenarios)
+            row[UNIQUE_SCENARIOS] = float(self._scenarios.count())
+        return self._spell(row)
+
+    def _decide_spelling(self, names: Iterable[str]) -> None:
+        for name in names if self._says_rollout is None else ():
+            if name in ACTOR_NAMES or name in ROLLOUT_NAMES:
+                self._says_rollout = name in ACTOR_NAMES
+
+    def _spell(self, amounts: Mapping[str, float]) -> dict[str, float]:
+        names = ROLLOUT_NAMES if self._says_rollout else {}
+        return {names.get(name, name): value for name, value in amounts.items()}
 
     def _add_up(self, amounts: Mapping[str, float]) -> dict[str, float]:
         grown: dict[str, float] = {}
@@ -113,13 +129,15 @@ class MetricTotals:
     def state_dict(self) -> dict[str, Any]:
         """The sums over the run, for a file. What waits for the next row is not in it."""
         with self._lock:
-            return {"cum_state": dict(self._sums), "unique_scenario_ids": sorted(self._scenarios)}
+            return {"cum_state": self._spell(self._sums), "unique_scenario_ids": self._scenarios.list_names()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from the sums of `state_dict`."""
+        sums = state.get("cum_state", {})
         with self._lock:
-            self._sums = {name: float(value) for name, value in state.get("cum_state", {}).items()}
-            self._scenarios = {str(scenario) for scenario in state.get("unique_scenario_ids", ())}
+            self._sums = {ACTOR_NAMES.get(name, name): float(value) for name, value in sums.items()}
+            self._decide_spelling(sums)
+            self._scenarios = DistinctNames(map(str, state.get("unique_scenario_ids", ())))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
@@ -248,7 +266,7 @@ class MetricsBuilder:
         step_rollout_tokens: float | None = None,
     ) -> None:
         """Add counts of data; `scenario_ids` count once over the run (`data/cum/num_unique_scenarios`).
-        step_rollout_tokens: another name of step_actor_tokens.
+        step_rollout_tokens: another spelling of step_actor_tokens, which all rows of the run then have.
         """
         tokens = _of_two_names("step_actor_tokens", step_actor_tokens, step_rollout_tokens)
         counts = {"step_num_scenarios": step_num_scenarios, **tokens}
@@ -261,7 +279,7 @@ class MetricsBuilder:
         step_eval_s: float | None = None,
         step_rollout_s: float | None = None,
     ) -> None:
-        """Add seconds that the program measured itself. step_rollout_s: another name of step_actor_s."""
+        """Add seconds that the program measured itself. step_rollout_s: another spelling of step_actor_s."""
         acting = _of_two_names("step_actor_s", step_actor_s, step_rollout_s)
         seconds = {"step_wall_s": step_wall_s, "step_eval_s": step_eval_s, **acting}
         self.add_metrics(_prefix_names("time", seconds))
@@ -272,8 +290,8 @@ class MetricsBuilder:
         step_actor_idle_s: float | None = None,
         step_rollout_idle_s: float | None = None,
     ) -> None:
-        """Add seconds in which the trainer or the actor waited. step_rollout_idle_s: another name of
-        step_actor_idle_s.
+        """Add seconds in which the trainer or the actor waited. step_rollout_idle_s: another spelling
+        of step_actor_idle_s.
         """
         waiting = _of_two_names("step_actor_idle_s", step_actor_idle_s, step_rollout_idle_s)
         seconds = {"step_trainer_idle_s": step_trainer_idle_s, **waiting}
@@ -385,10 +403,10 @@ def _prefix_names(section: str, amounts: Mapping[str, float | None]) -> dict[str
 
 
 def _of_two_names(name: str, value: float | None, renamed: float | None) -> dict[str, float | None]:
+    other = name.replace("actor", "rollout")
     if value is not None and renamed is not None:
-        other = name.replace("actor", "rollout")
         raise ConfigurationError(f"{name} and {other} are one amount: give one of them")
-    return {name: renamed if value is None else value}
+    return {name: value, other: renamed}
 
 
 def _checked_context(cost_context: str) -> str:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from statistics import fmean
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 METRIC_SUMS = "_metrics_builder_state"
 _PATIENCE_S = 30.0
+_STEP = b'"step":'
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
@@ -72,11 +75,13 @@ def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file, or None when there is no file."""
+    """The object in a file, or None when there is no file. Raises ValueError where it holds another thing."""
     if not path.exists():
         return None
     with open_foreign(path) as file:
         value: dict[str, Any] = parse_json(file.read().decode("utf-8"))
+    if not isinstance(value, dict):
+        raise UnreadableFileError(f"{path} holds no JSON object")
     return value
 
 
@@ -88,12 +93,17 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def append_history_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one row with a single write, so that rows of several processes never mix.
+    """Append one row. Raises ValueError for a number that JSON has not."""
+    append_line(path, json.dumps(row, allow_nan=False))
 
-    A line that a killed process left unfinished is closed first: it is lost, the new row is not.
+
+def append_line(path: Path, text: str) -> None:
+    """Append one line with a single write, so that lines of several processes never mix.
+
+    A line that a killed process left unfinished is closed first: it is lost, the new one is not.
     """
     make_private_folder(path.parent)
-    line = (json.dumps(row, allow_nan=False) + "\n").encode()
+    line = f"{text}\n".encode()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
     try:
         size = os.fstat(descriptor).st_size
@@ -113,22 +123,37 @@ def delete_logs(folder: Path) -> None:
             shutil.rmtree(logs)
 
 
-def read_history(path: Path) -> Iterator[dict[str, Any]]:
+def _has_step(line: bytes, steps: Collection[int]) -> bool:
+    at = line.rfind(_STEP)  # it stands at the end of a row, and a long history is read again and again
+    found = re.match(rb"\s*(\d+)", line[at + len(_STEP) :]) if at >= 0 else None
+    return found is None or int(found[1]) in steps
+
+
+def read_history(
+    path: Path, *, names: Collection[str] = (), steps: Collection[int] | None = None
+) -> Iterator[dict[str, Any]]:
     """The complete rows, in order; none when there is no file.
 
-    Raises UnreadableFileError for what no log writes: no plain file, a line that is too long or too deep.
+    names, steps: only rows that may have one of these names, and of these steps; no other row is parsed.
+    Raises UnreadableFileError for what no log writes: no plain file, a line that is too long, too deep or no
+    text.
     """
     if not path.exists():
         return
+    wanted = [json.dumps(name).encode() for name in names]
     with open_foreign(path) as file:
         for number, line in read_lines(file):
+            if line is not None and wanted and not any(name in line for name in wanted):
+                continue
+            if line is not None and steps is not None and not _has_step(line, steps):
+                continue
             try:
                 if line is None:
                     raise too_long()
                 row = parse_json(line.decode("utf-8"))
             except json.JSONDecodeError:
                 continue  # torn by a kill
-            except UnreadableFileError as error:
+            except ValueError as error:
                 raise UnreadableFileError(f"{path}, line {number}: {error}") from error
             if isinstance(row, dict):
                 yield row
@@ -137,9 +162,11 @@ def read_history(path: Path) -> Iterator[dict[str, Any]]:
 def best_step(path: Path, metric: str) -> int | None:
     """The step with the highest mean of a metric (the later one of equals), or None when no row has it."""
     found: dict[str, dict[int, list[float]]] = {name: {} for name in spellings(metric)}
-    for row in read_history(path):
+    for row in read_history(path, names=found):
         for name in found.keys() & row.keys():
-            found[name].setdefault(int(row["step"]), []).append(float(row[name]))
+            with suppress(KeyError, TypeError, ValueError, OverflowError):  # no log writes such a row
+                step, value = int(row["step"]), float(row[name])
+                found[name].setdefault(step, []).append(value)
     values = next((values for values in found.values() if values), {})
     return max(values, key=lambda step: (fmean(values[step]), step), default=None)
 

@@ -44,6 +44,14 @@ OLDER_NAMES = {
     "num_datums": "data/step_num_datums",
 }
 """Names of 0.4, also found as `train/<name>`, and what they are called since."""
+_OF_ROLLOUTS = {"data": "tokens", "time": "s", "throughput": "idle_s"}
+ACTOR_NAMES = {
+    f"{section}/{kind}rollout_{what}": f"{section}/{kind}actor_{what}"
+    for section, what in _OF_ROLLOUTS.items()
+    for kind in ("step_", "cum/")
+} | {"throughput/avg_rollout_tok_per_s": "throughput/avg_actor_tok_per_s"}
+"""Names of 0.5.19 and later -> those of the releases before. A run has the spelling of its program."""
+ROLLOUT_NAMES = {older: newer for newer, older in ACTOR_NAMES.items()}
 
 
 def route(name: str, split: str) -> str:
@@ -57,7 +65,11 @@ def route(name: str, split: str) -> str:
 
 
 def spellings(metric: str) -> tuple[str, ...]:
-    """The names of a metric of a split: `val/reward` and `reward/val`, the given one first."""
+    """The names of one metric, the given one first: `val/reward` and `reward/val`, `time/step_actor_s` and
+    `time/step_rollout_s`.
+    """
+    if (other := ACTOR_NAMES.get(metric) or ROLLOUT_NAMES.get(metric)) is not None:
+        return metric, other
     first, _, rest = metric.partition("/")
     name, _, last = metric.rpartition("/")
     if first in SPLITS and rest:

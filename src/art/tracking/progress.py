@@ -364,13 +364,15 @@ class LogHandler(logging.Handler):
 
 
 def show_log(level: int = logging.INFO) -> None:
-    """Makes the log of this package visible from `level` on, unless the program has set up logging.
+    """Makes the log of this package visible from `level` on, unless the program has set up logging; of ART's
+    extensions their warnings.
 
     A level that the program has given to the logger `art` stays.
     """
     art = logging.getLogger("art")
     if art.handlers or logging.getLogger().handlers:
         return
-    art.addHandler(LogHandler(level))
+    for name in ("art", "art_extensions"):
+        logging.getLogger(name).addHandler(LogHandler(level))
     if art.level == logging.NOTSET and level < logging.WARNING:
         art.setLevel(level)

@@ -11,16 +11,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
+from numbers import Real
 from statistics import fmean, quantiles
 from typing import Any
 
-from art.trajectories import Trajectory, TrajectoryGroup, is_choice, sampled_tokens
-from art.types import known_reward
+from art.trajectories import Trajectory, TrajectoryGroup, is_choice
+from art.types import known_reward, sample_id, sampled_tokens
 from art.wire.rollouts import MALFORMED_FIELD
 
 PERCENTILES = (50, 90, 99)
 FEWEST_SCENARIOS = 4
 """Fewer may well be alike."""
+SAME = 1e-9
+"""Rewards that differ by less than this share of the largest are equal."""
 NOISE = re.compile(r"<\|[^|<>\s]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|\ufffd")
 """What no reply in words has: a special token of a chat format, or bytes that are no character."""
 
@@ -36,6 +39,7 @@ def rollout_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         **equal_groups(rewards),
         "same_input_rate": same_input_rate(groups),
         "empty_prompt_rate": empty_prompt_rate([one for group in groups for one in group]),
+        **turn_figures([one for group in groups for one in group]),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -43,6 +47,23 @@ def rollout_figures(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 def scores(group: Iterable[Trajectory]) -> list[float]:
     """The rewards that are known."""
     return [reward for t in group if (reward := known_reward(t)) is not None]
+
+
+def has_signal(group: TrajectoryGroup, parts: Iterable[str] = ()) -> bool:
+    """Returns whether its rewards differ, by more than rounding. Unscored rollouts say nothing.
+
+    parts: metrics, of which one must differ in place of the rewards.
+    """
+    known = [one.metrics for one in group if known_reward(one) is not None]
+    compared = [[float(one[name]) for one in known if _is_finite(one.get(name))] for name in parts]
+    return any(
+        len(values) > 1 and max(values) - min(values) > SAME * max(map(abs, values))
+        for values in compared or [scores(group)]
+    )
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def range_of_scores(scores: Iterable[float]) -> tuple[float, float]:
@@ -193,6 +214,32 @@ def empty_prompt_rate(trajectories: Iterable[Trajectory]) -> float | None:
             content = _field(asked[-1], "content")
             found.append(not (content.strip() if isinstance(content, str) else content))
     return fmean(found) if found else None
+
+
+def turn_figures(trajectories: Iterable[Trajectory]) -> dict[str, float | None]:
+    """Figures of the rollouts of which turns were rewarded: their share, the mean reward of a turn, how many
+    gave 0 to all turns, and the largest part that one of several turns has in what all earn, by size.
+    """
+    scored = [one for one in trajectories if known_reward(one) is not None]
+    rewarded = [one for one in scored if one.turn_rewards]
+    if not rewarded:
+        return {}
+    turns = [_turn_count(one) for one in rewarded]
+    sizes = [[*map(abs, one.turn_rewards.values())] for one in rewarded]
+    several = [size for size, k in zip(sizes, turns, strict=True) if k > 1 and any(size)]
+    parts = [max(size) / math.fsum(size) for size in several]
+    return {
+        "turn_rewarded_rate": len(rewarded) / len(scored),
+        "turn_reward_mean": math.fsum(r for one in rewarded for r in one.turn_rewards.values()) / sum(turns),
+        "turn_reward_zero_rate": fmean(not any(size) for size in sizes),
+        "turn_reward_top_share": fmean(parts) if parts else None,
+    }
+
+
+def _turn_count(trajectory: Trajectory) -> int:
+    histories: list[Any] = [trajectory, *trajectory.additional_histories]
+    said = (item for history in histories for item in history.messages_and_choices if is_choice(item))
+    return max(len(trajectory.turn_rewards), sum(sample_id(item) is not None for item in said))
 
 
 def _is_own(item: Any) -> bool:

@@ -12,24 +12,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from art.extensions import WATCH, load_extensions
+from art.extensions import SINK, WATCH, load_extension, load_extensions
 from art.tracking.averages import Summary, summarize
 from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.metrics_builder import MetricsBuilder
 from art.tracking.model_files import append_history_row, read_history, read_sums, write_sums
 from art.tracking.names import SPLITS, check_name, check_split, history_row, is_managed, number, route
+from art.tracking.run_config import RunConfig
 from art.tracking.run_facts import run_facts
 from art.tracking.sinks.registry import (
+    WANDB,
     checkpoints_wanted,
     configure,
     report,
     report_checkpoint,
+    reports_to_wandb,
     tables_of,
 )
-from art.tracking.sinks.wandb import WandbSink
 
 if TYPE_CHECKING:
     from art.backend import AnyModel
+    from art.tracking.sinks.sink import ImmediateSink
     from art.trajectories import TrajectoryGroup
 
 COST_CONTEXTS = {"train": "train", "val": "eval", "test": "eval"}
@@ -56,7 +59,8 @@ class RunLog:
     """
 
     def __init__(self) -> None:
-        self.wandb = WandbSink()
+        self.config = RunConfig()
+        self._wandb: ImmediateSink | None = None
         self._training: dict[str, Any] = {}
         """Settings of the newest training job."""
         self._builder = MetricsBuilder("train")
@@ -72,8 +76,8 @@ class RunLog:
     def __deepcopy__(self, memo: dict[int, Any]) -> RunLog:
         """Copies the log; sums and waiting values stay with the original."""
         copied = RunLog()
-        copied._training = dict(self._training)
-        copied.wandb, copied._builder = copy.deepcopy(self.wandb, memo), self._builder.copy_settings()
+        copied._training, copied._builder = dict(self._training), self._builder.copy_settings()
+        copied.config, copied._wandb = copy.deepcopy((self.config, self._wandb), memo)
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,22 +89,39 @@ class RunLog:
     def open_trackers(self, model: AnyModel) -> None:
         """Opens the model's runs at its trackers before there is a row. Blocking."""
         self._note_facts(model)
-        self.wandb.open(model)
-        configure(model, self.wandb.config)
+        self.wandb_run(model)
+        configure(model, self.config.values)
+
+    def wandb_run(self, model: AnyModel) -> Any:
+        """Returns W&B's run of the model, started if it is not open; None where the model does not report."""
+        wandb = self._wandb_of(model)
+        return None if wandb is None else wandb.open(model, self.config.values)
+
+    def _wandb_of(self, model: AnyModel) -> ImmediateSink | None:
+        if not reports_to_wandb(model):
+            return None
+        if self._wandb is None:
+            self._wandb = load_extension(SINK, WANDB)()
+        unasked = model.report_metrics is None
+        return None if unasked and self._wandb.given_up else self._wandb
 
     def note_training(self, settings: Mapping[str, Any]) -> None:
         """Tells the trackers what a training job was asked for, with the next row."""
         self._training = dict(settings)
 
     def _note_facts(self, model: AnyModel) -> None:
-        if model.report_metrics or self.wandb.wanted(model):
-            self.wandb.note_facts(model, run_facts(model, self._training))
+        wandb = self._wandb_of(model)
+        if model.report_metrics or wandb is not None:
+            if self.config.set_facts(run_facts(model, self._training)) and wandb is not None:
+                wandb.configure(model, self.config.values)
 
     def update_config(self, model: AnyModel, config: Mapping[str, Any]) -> None:
         """Adds to the config of the model's runs at all its trackers."""
         self._note_facts(model)
-        self.wandb.update_config(model, config)
-        configure(model, self.wandb.config)
+        self.config.add(config)
+        if (wandb := self._wandb_of(model)) is not None:
+            wandb.configure(model, self.config.values)
+        configure(model, self.config.values)
 
     def builder(self, folder: Path, cost_context: str | None) -> MetricsBuilder:
         """The builder whose amounts the next row takes up. Each cost context waits for a row of its own
@@ -151,9 +172,10 @@ class RunLog:
             for watch in self._watches:
                 watch.see(folder, row)
         self._note_facts(model)
-        history = partial(read_history, ModelPaths(folder).history)
-        self.wandb.log(model, row, shown.everywhere, history)
-        report(model, row, self.wandb.config, shown)
+        if (wandb := self._wandb_of(model)) is not None:
+            history = partial(read_history, ModelPaths(folder).history)
+            wandb.log(model, self.config.values, row, shown.everywhere, history)
+        report(model, row, self.config.values, shown)
         if keep and entry.split == "train":
             report_checkpoint(model, entry.step, ModelPaths(folder).checkpoints / f"{entry.step:04d}")
 

@@ -12,15 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 
-from art.tracking.rollout_figures import scores
+from art.tracking.rollout_figures import has_signal, scores
 from art.trajectories import TrajectoryGroup
 from art.wire.jobs import STEP_PARTS, BalanceSheet, part_metric
 from art.wire.rollout_record import SheetRow
 
 _log = logging.getLogger(__name__)
 
-SAME = 1e-9
-"""Rewards that differ by less than this share of the largest are equal."""
 _FATES = {
     "failed": "failed",
     "unscored": "without a reward",
@@ -92,11 +90,13 @@ def _reason(group: TrajectoryGroup, sheet: BalanceSheet | None) -> str | None:
     """Returns why a whole group is not trained; None: nothing speaks against it. sheet: of its step."""
     if not group.trajectories:
         return "failed" if group.exceptions else "empty"
-    rewards = scores(group)
-    if not rewards:
+    if not scores(group):
         return "without a reward"
-    equal = max(rewards) - min(rewards) <= SAME * max(map(abs, rewards))
-    return "with equal rewards" if equal and (sheet is None or "zero_advantage" in sheet.fates) else None
+    return (
+        "with equal rewards"
+        if not has_signal(group) and (sheet is None or "zero_advantage" in sheet.fates)
+        else None
+    )
 
 
 def _reward(groups: Sequence[TrajectoryGroup]) -> str:

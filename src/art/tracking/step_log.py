@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from art.process.files import make_private_folder, take_lock
+from art.process.files import find_named, make_private_folder, take_lock
 from art.tracking.folders import ModelPaths, lock_folder
 from art.tracking.model_files import read_history
 from art.tracking.run_log import LogEntry
@@ -114,12 +114,12 @@ class StepLog:
 
     def _read_groups(self, job_id: str, split: str, step: int) -> list[TrajectoryGroup]:
         """Returns the groups kept for a job, from the log if they were moved there."""
-        file = _file(self._job_folder(job_id) / split, "*") or _file(self._split_folder(split), f"{step:04d}")
+        file = _file(self._job_folder(job_id) / split) or _file(self._split_folder(split), f"{step:04d}")
         return read_trajectory_groups(file) if file else []
 
     def _move(self, job_id: str, split: str, step: int) -> None:
         """Move a split's file into the log, if that was not done."""
-        job_file, folder = _file(self._job_folder(job_id) / split, "*"), self._split_folder(split)
+        job_file, folder = _file(self._job_folder(job_id) / split), self._split_folder(split)
         if job_file is None:
             return
         with lock_folder(folder):
@@ -132,7 +132,7 @@ class StepLog:
 
     def numbers(self, step: int) -> dict[str, Any]:
         """All that the history's rows of a step say."""
-        rows = read_history(ModelPaths.of_model(self._model).history)
+        rows = read_history(ModelPaths.of_model(self._model).history, steps=(step,))
         return {name: value for row in rows if row.get("step") == step for name, value in row.items()}
 
 
@@ -199,7 +199,10 @@ class TrainLog(StepLog):
             return None
 
 
-def _file(folder: Path, stem: str) -> Path | None:
-    """The file of a step's groups, if there is one."""
-    found = (file for suffix in (".parquet", ".jsonl") for file in folder.glob(f"{stem}{suffix}"))
-    return next(found, None)
+def _file(folder: Path, stem: str = "") -> Path | None:
+    """The file of a step's groups, if there is one: by its step, or the first."""
+    for suffix in (".parquet", ".jsonl"):
+        found = [folder / f"{stem}{suffix}"] if stem else find_named(folder, "", suffix)
+        if found and found[0].exists():
+            return found[0]
+    return None

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from art.errors import ConfigurationError, TrajectoryLogError, extra_needed
-from art.process.foreign_files import open_foreign
+from art.process.foreign_files import open_foreign, read_lines
 from art.tracking.folders import ModelPaths, lock_folder
 from art.wire.records import first_flaw
 from art.wire.rollout_record import RolloutRecord, fold_lines
@@ -56,7 +56,7 @@ def read_rollouts(model_folder: Path, step: int) -> list[RolloutRecord]:
     path = ModelPaths(model_folder).rollouts(step)
     try:
         with open_foreign(path) as lines:
-            return fold_lines(lines)
+            return fold_lines(line for _, line in read_lines(lines) if line is not None)
     except FileNotFoundError:
         return []
 

@@ -62,8 +62,12 @@ def deserialize_trajectory_groups(serialized: str) -> list[TrajectoryGroup]:
 def trajectory_group_to_dict(group: TrajectoryGroup) -> dict[str, Any]:
     """A group as plain values."""
     trajectories = [trajectory_to_dict(trajectory) for trajectory in group.trajectories]
-    extras = {name: getattr(group, name) for name in GROUP_EXTRAS if getattr(group, name)}
+    extras = {name: getattr(group, name) for name in GROUP_EXTRAS if getattr(group, name)} | _weight(group)
     return {"trajectories": trajectories, **_plain(extras)}
+
+
+def _weight(group: TrajectoryGroup) -> dict[str, float]:
+    return {"weight": group.weight} if group.weight != 1 else {}
 
 
 def dict_to_trajectory_group(
@@ -76,6 +80,7 @@ def dict_to_trajectory_group(
         metadata=data.get("metadata"),
         metrics=data.get("metrics"),
         logs=data.get("logs"),
+        weight=data.get("weight", 1.0),
     )
 
 
@@ -95,7 +100,7 @@ def dict_to_trajectory(
     data: Mapping[str, Any], trajectory_class: type[Trajectory] = Trajectory
 ) -> Trajectory:
     """The trajectory of `trajectory_to_dict`. Fields that `Trajectory` lacks are attributes."""
-    data = {"messages_and_choices": [], **data}
+    data = {"messages_and_choices": [], "reward": None, **data}
     nothing = {
         name for name in ("metrics", "metadata", "logs", "additional_histories") if data.get(name) is None
     }
@@ -164,7 +169,7 @@ def exact_line(group: TrajectoryGroup) -> str:
         "metadata": group.metadata,
         "metrics": group.metrics,
         "logs": group.logs,
-    }
+    } | _weight(group)
     return to_text(record)
 
 
@@ -222,7 +227,9 @@ def _group(line: bytes, number: int, trajectory_class: type[Trajectory]) -> Traj
         return read(data, trajectory_class)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         wanted = "" if trajectory_class is Trajectory else f" as {trajectory_class.__name__}"
-        raise TrajectoryLogError(f"line {number} is no group of trajectories{wanted}: {error!r}") from error
+        raise TrajectoryLogError(
+            f"line {number} is no group of trajectories{wanted}: {error!r:.500}"
+        ) from error
 
 
 def _exact_group(data: dict[str, Any], trajectory_class: type[Trajectory]) -> TrajectoryGroup:
@@ -237,6 +244,7 @@ def _exact_group(data: dict[str, Any], trajectory_class: type[Trajectory]) -> Tr
         metadata=data.get("metadata") or {},
         metrics=data.get("metrics") or {},
         logs=data.get("logs") or [],
+        weight=data.get("weight", 1.0),
     )
 
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from glob import escape
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -31,7 +30,7 @@ from art.errors import (
     is_installed,
     require_extra,
 )
-from art.process.files import disk_error, private_opener
+from art.process.files import disk_error, find_named, private_opener
 from art.process.foreign_files import read_foreign
 from art.tracking.folders import LOG_SUFFIXES, lock_folder
 from art.tracking.trajectory_lines import TakenLines, append_lines, read_lines
@@ -169,6 +168,7 @@ def read_stored(
     """
     require_extra("logs", "a Parquet file")
     import polars
+    from polars.exceptions import PanicException, PolarsError
 
     try:
         # The bytes, not the path: a path's `*` and `split=` would mean something to polars.
@@ -182,7 +182,7 @@ def read_stored(
         # Other writers leave a struct's field out, or have another width of numbers.
         frame = frame.cast({name: kind for name, kind in trajectory_schema().items() if name in wanted})
         metadata = polars.read_parquet_metadata(BytesIO(data))
-    except (OSError, UnreadableFileError, polars.exceptions.PolarsError) as error:
+    except (OSError, UnreadableFileError, PolarsError, PanicException) as error:
         raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
     if missing := [name for name in ("group_index", "reward", "messages") if name not in there]:
         raise TrajectoryLogError(
@@ -208,9 +208,7 @@ def _write(stored: StoredLog, file: IO[bytes]) -> None:
 def _replace(path: Path, stored: StoredLog, check: Callable[[Path], None] | None = None) -> None:
     """Write beside and move into place. Call it under the folder's lock. Raises DiskError."""
     prefix = f".{path.name}."
-    for torn in path.parent.glob(
-        f"{escape(prefix)}*.part"
-    ):  # left by a killed writer; the lock says it is dead
+    for torn in find_named(path.parent, prefix, ".part"):  # of a killed writer: the lock says it is dead
         torn.unlink(missing_ok=True)
     fresh = path.parent / f"{prefix}{secrets.token_hex(4)}.part"
     try:

@@ -227,6 +227,8 @@ def trajectory_schema() -> polars.Schema:
 
 
 TrajectoryRow = dict[str, Any]
+NO_REWARD = "the log has no reward"
+"""Why a trajectory is unscored whose log says neither a reward nor a reason."""
 INT64 = 2**63
 
 
@@ -324,7 +326,7 @@ def _record(row: TrajectoryRow) -> dict[str, Any]:
     if row.get("unscored_reason") is not None:
         reward = Unscored(row["unscored_reason"])
     elif reward is None:
-        reward = 0.0
+        reward = Unscored(NO_REWARD)
     fields = {
         "messages_and_choices": [from_struct(struct) for struct in row["messages"] or ()],
         "tools": from_text(row["tools"]) if row.get("tools") else None,
@@ -364,6 +366,8 @@ def revive_fields(name: str, value: Any) -> Any:
         return datetime.fromisoformat(value)
     if name == "reward" and isinstance(value, dict) and value.keys() == {"reason"}:
         return Unscored(**value)
+    if name == "reward" and value is None:
+        return Unscored(NO_REWARD)
     return value
 
 
@@ -427,7 +431,8 @@ def _group_columns(group: TrajectoryGroup) -> TrajectoryRow:
         "group_exceptions": to_text(group.exceptions) if group.exceptions else None,
     }
     # Only lone surrogates are lost on the way to UTF-8, and only lists of text are not JSON.
-    exact = {"logs": group.logs} if (shown["group_logs"] or []) != group.logs else None
+    exact: dict[str, Any] = {"logs": group.logs} if (shown["group_logs"] or []) != group.logs else {}
+    exact |= {"weight": group.weight} if group.weight != 1 else {}
     return shown | {"group_exact": to_text(exact) if exact else None}
 
 

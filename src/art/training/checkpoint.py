@@ -3,8 +3,9 @@
     adapter_model.safetensors, adapter_config.json  the adapter, as PEFT writes it; or
     model.safetensors, config.json, ...             where all weights are trained, as transformers does
     tokenizer.json, tokenizer_config.json, ...      the base's tokenizer, where it has one
-    optimizer.safetensors                           AdamW's moments, `<moment>.<parameter name>`
+    optimizer.safetensors                           its moments, `<moment>.<parameter name>`
     critic.safetensors                              where there is one: the critic and its moments
+    average.safetensors                             where there is one: the LoRA that follows the adapter
     trainer_state.json                              step, RNG state, what is trained, optimizer numbers
     manifest.json                                   sha256 and size of each file; written last
 
@@ -24,14 +25,17 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.numpy import save_file as save_arrays
+from safetensors.torch import load_file, save_file
 
 from art.errors import CheckpointError, DiskError
 from art.process.files import close_to_others, disk_trouble, flush, make_private_folder
@@ -44,7 +48,7 @@ from art.wire.models import (
     ManifestEntry,
     manifest_entry,
 )
-from art.wire.records import Strict
+from art.wire.records import GrownRecord, Strict
 from art.wire.training import LoraSpec, OptimizerSpec, TrainingKind
 
 
@@ -63,7 +67,7 @@ def check_same(
     missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
     if missing or extra:
         raise CheckpointError(
-            f"{str(path)!r} belongs to another adapter: {len(missing)} tensors are missing "
+            f"{str(path)!r} belongs to another model: {len(missing)} tensors are missing "
             f"(such as {missing[:1]}), {len(extra)} are unknown (such as {extra[:1]})."
         )
     for key, shape in expected.items():
@@ -162,14 +166,33 @@ def newest_step(folder: Path) -> Path | None:
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 CRITIC_FILE = "critic.safetensors"
+AVERAGE_FILE = "average.safetensors"
 
 
 M = TypeVar("M", bound=Strict)
 
 
-class TrainerState(Strict):
+class EntropyState(Strict):
+    """The place of an entropy bonus on its way to a target."""
+
+    coefficient: float
+    """The coefficient of the next step, if its entropy is to rise."""
+    mean: float
+    """The entropy of the last step, in nats."""
+
+
+class SavedCritic(Strict):
+    """A value model: the shape of its LoRA, whose weights are in the critic's file."""
+
+    lora: LoraSpec
+    first_step: int
+    """The step that it was made in, from which its warm-up counts."""
+
+
+class TrainerState(GrownRecord):
     """`trainer_state.json`."""
 
+    LATER: ClassVar[frozenset[str]] = frozenset({"average", "entropy"})
     format: int = 1
     step: int
     base_model: str
@@ -182,49 +205,80 @@ class TrainerState(Strict):
     """The kind of the last step, which made the optimizer's moments."""
     rng: dict[str, str]
     """Generator states by device, as hexadecimal bytes."""
-    critic: bool = False
-    """Whether the folder holds PPO's value head too."""
+    critic: bool | SavedCritic = False
+    """Whether the folder holds PPO's value head too; which one, where it is a value model's."""
+    average: bool = False
+    """Whether it holds a LoRA that follows the adapter, with the adapter's names: a reference."""
+    entropy: EntropyState | None = None
+    """The state after steps with a target entropy; None: there was none."""
 
 
-def write_checkpoint(
+def write_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Writes a safetensors file. Equal tensors give equal bytes."""
+    here = {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
+    try:
+        arrays = {name: one.numpy() for name, one in here.items()}
+    except TypeError:  # bfloat16, which NumPy has not
+        save_file(here, str(path), metadata=metadata)
+    else:  # the same file; for hundreds of small tensors in a fifth of the time
+        save_arrays(arrays, str(path), metadata=metadata)
+
+
+def begin_checkpoint(
     path: Path,
     state: TrainerState,
     write_arrays: Callable[[Path], list[str]],
     place_shared: Callable[[Path], dict[str, ManifestEntry]] = lambda folder: {},
-) -> list[str]:
-    """Write a checkpoint folder that must not exist. `write_arrays` puts its files into a folder and names
-    them; `place_shared` puts those that other checkpoints have too, on disk already, and says what they are.
+) -> Callable[[], list[str]]:
+    """Writes down a checkpoint. What is returned makes it the folder `path`, which must not exist, in any
+    thread, and returns its files. `write_arrays` puts files into a folder and names them; `place_shared` puts
+    those that other checkpoints have too, on disk already, and says what they are.
 
-    Nothing of it is left where that fails. Raises CheckpointError when `path` exists or cannot be written,
-    DiskError when the disk is full.
+    Nothing of it is left where that fails. Both raise CheckpointError when `path` exists or cannot be
+    written, DiskError when the disk is full.
     """
     if path.exists():
         raise CheckpointError(
             f"{str(path)!r} exists; a checkpoint is never overwritten. Choose another name."
         )
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        make_private_folder(partial)
-        files = [*write_arrays(partial), STATE_FILE]
-        (partial / STATE_FILE).write_text(state.model_dump_json(indent=2))
-        shared = place_shared(partial)
-        manifest = Manifest(files={**{name: manifest_entry(partial / name) for name in files}, **shared})
-        (partial / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2))
+    folder = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    with _whole_or_nothing(folder, path):
+        make_private_folder(folder)
+        files = [*write_arrays(folder), STATE_FILE]
+        (folder / STATE_FILE).write_text(state.model_dump_json(indent=2))
+    return partial(_complete, folder, path, files, place_shared)
+
+
+def _complete(
+    folder: Path, path: Path, files: list[str], place_shared: Callable[[Path], dict[str, ManifestEntry]]
+) -> list[str]:
+    with _whole_or_nothing(folder, path):
+        shared = place_shared(folder)
+        manifest = Manifest(files={**{name: manifest_entry(folder / name) for name in files}, **shared})
+        (folder / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2))
         for name in (*files, MANIFEST_FILE):
-            close_to_others(partial / name)
+            close_to_others(folder / name)
         for name in (*files, MANIFEST_FILE, "."):
-            flush(partial / name)
-        partial.rename(path)
+            flush(folder / name)
+        folder.rename(path)
         flush(path.parent)
+    return [*files, *shared, MANIFEST_FILE]
+
+
+@contextmanager
+def _whole_or_nothing(folder: Path, path: Path) -> Iterator[None]:
+    try:
+        yield
     except BaseException as error:
         trouble = disk_trouble(error, path)  # before the next line makes room
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         if trouble is not None:
             raise DiskError(f"the checkpoint could not be written: {trouble}") from error
         if isinstance(error, OSError | SafetensorError):
             raise CheckpointError(f"The checkpoint {str(path)!r} could not be written: {error}") from error
         raise
-    return [*files, *shared, MANIFEST_FILE]
 
 
 def read_checkpoint(path: Path, *, base_model: str, base_fingerprint: str) -> TrainerState:
@@ -238,6 +292,8 @@ def read_checkpoint(path: Path, *, base_model: str, base_fingerprint: str) -> Tr
     state = _parse(TrainerState, path / STATE_FILE)
     if state.critic:
         _require(manifest, path, CRITIC_FILE)
+    if state.average:
+        _require(manifest, path, AVERAGE_FILE)
     if state.base_fingerprint != base_fingerprint:
         raise CheckpointError(
             f"The checkpoint {str(path)!r} was trained on {state.base_model!r}, whose weights are not "

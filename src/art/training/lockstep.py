@@ -78,10 +78,10 @@ class LeadingTrainer(Trainer):
         with self.ranks.agree():
             return super().probe(lora, path, rows, seed=seed)
 
-    def save(self, name: str, path: Path) -> list[str]:
+    def begin_save(self, name: str, path: Path) -> Callable[[], list[str]]:
         self._announce("compare", model=name)
         compare(self, name)
-        return super().save(name, path)
+        return super().begin_save(name, path)
 
     def close(self, name: str) -> None:
         self._announce("close", model=name)

@@ -4,7 +4,7 @@ The gradient of a logprob by the hidden state is the target's row of the output 
 rows under the probabilities: where nothing but the hidden state has a gradient, the forward pass keeps that
 mean, one vector of the hidden size a row. Otherwise the gradient of the logits is onehot(target) -
 probabilities, which needs one logsumexp a row. Logits are computed in chunks, in the second case twice, and
-forgotten.
+forgotten. The gradient of an entropy H by the logits is -p (log p + H), kept or computed in the same way.
 
 Letters: P = rows whose next-token distribution is needed, N = targets, M = targets that were sampled from a
 tempered or truncated distribution, C = rows of a chunk, D = hidden size, V = vocabulary.
@@ -77,20 +77,28 @@ def target_logprobs(
     target_id_N: torch.Tensor,
     *,
     sampling: SamplingRows | None = None,
+    entropies: bool = False,
     chunk_elements: int = CHUNK_ELEMENTS,
     most_rows: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logprob of each target under its predictor's distribution [N], and each predictor's entropy [P] (no
-    gradient).
+    """Logprob of each target under its predictor's distribution [N], and each predictor's entropy [P], with a
+    gradient where `entropies`.
 
     `target_predictor_N` says which row of `hidden_PD` predicts the target, in increasing order. With
     `sampling`, a target's distribution is the tempered and truncated one that it was drawn from; entropies
     stay those of the model's own. `most_rows`: rows of logits that exist at once at most, whatever
     `chunk_elements` allows.
     """
+    if entropies:  # whose gradient takes a fourth copy of a chunk: the memory plan counts three
+        chunk_elements //= 2
     rows = max(1, min(chunk_elements // head.vocab_size, most_rows or chunk_elements))
     batch = _Targets(
-        head=head, predictor_N=target_predictor_N, id_N=target_id_N, sampling=sampling, rows=rows
+        head=head,
+        predictor_N=target_predictor_N,
+        id_N=target_id_N,
+        sampling=sampling,
+        entropies=entropies,
+        rows=rows,
     )
     return _Logprobs.apply(batch, hidden_PD, *head.trained())
 
@@ -103,6 +111,8 @@ class _Targets:
     predictor_N: torch.Tensor
     id_N: torch.Tensor
     sampling: SamplingRows | None
+    entropies: bool
+    """Whether entropies have a gradient."""
     rows: int
 
     def chunks(self, predictors: int) -> Iterator[_Chunk]:
@@ -147,15 +157,26 @@ class _RowFigures:
     """The entropy of each row's softmax, in nats."""
     mean_CD: torch.Tensor | None
     """The mean of the output layer's rows under the softmax, where it was asked for."""
+    slope_CD: torch.Tensor | None = None
+    """- sum of p (log p + entropy) times the output layer's row, where it was asked for."""
 
 
-def row_figures(logits_CV: torch.Tensor, weights_VD: torch.Tensor | None = None) -> _RowFigures:
+def row_figures(
+    logits_CV: torch.Tensor, weights_VD: torch.Tensor | None = None, *, entropies: bool = False
+) -> _RowFigures:
     """The figures of each row. One `exp` serves all."""
     most_C = logits_CV.amax(-1)
     scale_CV = (logits_CV - most_C[:, None]).exp_()
     sum_C = scale_CV.sum(-1)
     norm_C = most_C + sum_C.log()
     mean_CD = None if weights_VD is None else (scale_CV @ weights_VD).div_(sum_C[:, None])
+    if entropies and weights_VD is not None and mean_CD is not None:
+        scale_CV.mul_(logits_CV - norm_C[:, None])
+        entropy_C = -scale_CV.sum(-1) / sum_C
+        slope_CD = (
+            (scale_CV @ weights_VD).div_(-sum_C[:, None]).addcmul_(mean_CD, entropy_C[:, None], value=-1)
+        )
+        return _RowFigures(norm_C, entropy_C, mean_CD, slope_CD)
     return _RowFigures(norm_C, norm_C - scale_CV.mul_(logits_CV).sum(-1) / sum_C, mean_CD)
 
 
@@ -169,7 +190,9 @@ class _Logprobs(torch.autograd.Function):
         for chunk in batch.chunks(len(hidden_PD)):
             logits_CV = batch.head(hidden_PD[chunk.predictors])
             tempered = None if chunk.where_M is None else _tempered(logits_CV, chunk)
-            figures = row_figures(logits_CV, weights_VD if tempered is None else None)
+            figures = row_figures(
+                logits_CV, weights_VD if tempered is None else None, entropies=batch.entropies
+            )
             logprob_N = logits_CV[chunk.row_N, chunk.id_N] - figures.norm_C[chunk.row_N]
             if tempered is not None and chunk.where_M is not None:
                 logprob_N[chunk.where_M] = tempered[0]
@@ -177,25 +200,29 @@ class _Logprobs(torch.autograd.Function):
             entropies.append(figures.entropy_C)
             logprobs.append(logprob_N)
             norms.append(figures.norm_C)
-            means.append(figures.mean_CD)
+            means.append((figures.mean_CD, figures.slope_CD))
             del logits_CV  # before the next chunk's are made
         ctx.batch, ctx.processed, ctx.means = batch, processed, means
-        ctx.save_for_backward(hidden_PD, torch.cat(norms), *trained)
         entropy_P = torch.cat(entropies)
-        ctx.mark_non_differentiable(entropy_P)
+        ctx.save_for_backward(hidden_PD, torch.cat(norms), entropy_P, *trained)
+        if not batch.entropies:
+            ctx.mark_non_differentiable(entropy_P)
         return torch.cat(logprobs), entropy_P
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_N: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden_PD, norm_P, *trained = ctx.saved_tensors
+    def backward(ctx: Any, grad_N: torch.Tensor, grad_P: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden_PD, norm_P, entropy_P, *trained = ctx.saved_tensors
         batch: _Targets = ctx.batch
         processed = iter(ctx.processed)
         grad_PD = torch.empty_like(hidden_PD)
         totals = [torch.zeros_like(parameter) for parameter in trained]
-        for chunk, mean_CD in zip(batch.chunks(len(hidden_PD)), ctx.means, strict=True):
+        for chunk, (mean_CD, slope_CD) in zip(batch.chunks(len(hidden_PD)), ctx.means, strict=True):
             if mean_CD is not None:
                 grad_PD[chunk.predictors] = _hidden_slope(batch.head, mean_CD, grad_N[chunk.targets], chunk)
+                if slope_CD is not None:
+                    scale_C = grad_P[chunk.predictors] * batch.head.scale
+                    grad_PD[chunk.predictors] += slope_CD * scale_C[:, None]
                 continue
             with torch.enable_grad():
                 hidden_CD = hidden_PD[chunk.predictors].detach().requires_grad_()
@@ -204,6 +231,10 @@ class _Logprobs(torch.autograd.Function):
             slope_CV = _slope(
                 logits_CV.detach(), norm_P[chunk.predictors], grad_N[chunk.targets], chunk, more
             )
+            if batch.entropies:
+                log_CV = logits_CV.detach() - norm_P[chunk.predictors, None]
+                grown_CV = log_CV.exp().mul_(log_CV.add_(entropy_P[chunk.predictors, None]))
+                slope_CV.addcmul_(grown_CV, grad_P[chunk.predictors, None], value=-1)
             grad_CD, *shares = torch.autograd.grad(logits_CV, [hidden_CD, *trained], slope_CV)
             grad_PD[chunk.predictors] = grad_CD
             for total, share in zip(totals, shares, strict=True):

@@ -18,14 +18,14 @@ from typing import Any, Protocol
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora.layer import Linear as LoraLinear
-from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
-from safetensors.torch import save_file
 
-from art.engine.builtin.peft_folder import PeftAdapter, read_adapter
+from art.engine.builtin.peft_folder import INNER, PeftAdapter, read_adapter
 from art.errors import CheckpointError, ConfigurationError
+from art.extensions import LORA, load_extension
 from art.training.causal_lm import decoder_of
-from art.training.checkpoint import TrainerState, check_same, read_tensors, verify_files
+from art.training.checkpoint import TrainerState, check_same, read_tensors, verify_files, write_tensors
 from art.training.lora_product import Segment, Segments, is_plain, join_products
 from art.training.optimizer import seeded_rng, spell_rng
 from art.training.policy import Policy
@@ -71,12 +71,15 @@ def read_plain_adapter(folder: Path, policy: Policy, lora: LoraSpec | None, *, s
 
 def lora_of(adapter: PeftAdapter) -> LoraSpec:
     """The shape of an adapter that PEFT wrote. Raises CheckpointError when its ranks differ."""
-    ranks = {int(down.shape[0]) for down, _ in adapter.weights.values()}
+    ranks = {
+        adapter.rank if adapter.is_stacked(name) else int(down.shape[0])
+        for name, (down, _) in adapter.weights.items()
+    }
     if len(ranks) != 1:
         raise CheckpointError(
             f"adapter {str(adapter.path)!r} has ranks {sorted(ranks)}; only one rank everywhere is supported"
         )
-    targets = sorted({name.rpartition(".")[2] for name in adapter.weights})
+    targets = sorted({name.removesuffix(INNER).rpartition(".")[2] for name in adapter.weights})
     return LoraSpec(r=ranks.pop(), alpha=adapter.alpha, targets=targets, use_rslora=adapter.rank_stabilized)
 
 
@@ -84,6 +87,10 @@ ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
 """Linear layers that choose experts: an adapter there would change which weights a token meets."""
 FUSED = frozenset({"falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"})
 """Families whose kernels read the weight of `out_proj` past its adapter; PEFT refuses it."""
+
+
+EXPERTS = "experts"
+"""The target that means the fused weights of all experts, and the name of the modules that have them."""
 
 
 class Adapted(Protocol):
@@ -110,18 +117,24 @@ class LoraAdapters:
         """The layers by their names in PEFT's model."""
         self._segments = Segments()
         self._learning: set[str] = set()
+        self._shareable: dict[str, bool] = {}
+        self._parameters: dict[str, dict[str, torch.nn.Parameter]] = {}
 
     def attach(self, name: str, spec: LoraSpec, *, seed: int) -> None:
         """A fresh adapter: A drawn from `seed`, B zero, so the model computes what its base does.
 
         Raises ConfigurationError when a target is no module of the model.
         """
+        targets = self.targets(spec)
+        linear = [one for one in targets if one != EXPERTS]
+        stacks = self._expert_stacks(spec) if EXPERTS in targets else None
         config = LoraConfig(
             r=spec.r,
             lora_alpha=spec.alpha,
             lora_dropout=spec.dropout,
-            target_modules=self.targets(spec),
-            exclude_modules=outside_decoder(self._policy.causal_lm, self.targets(spec)),
+            target_modules=linear,
+            target_parameters=stacks,
+            exclude_modules=outside_decoder(self._policy.causal_lm, linear),
             use_rslora=spec.use_rslora,
             bias="none",
             task_type="CAUSAL_LM",
@@ -137,6 +150,8 @@ class LoraAdapters:
                 raise ConfigurationError(f"PEFT refuses this adapter: {error}") from error
         join_products(self._policy.causal_lm, self._segments)
         self._layers = {key: one for key, one in self._peft.named_modules() if isinstance(one, LoraLayer)}
+        self._parameters[name] = self._find_parameters(name)
+        self._rest_all()
         # Set afterwards: PEFT replaces it by the path that the model was loaded from.
         self._peft.peft_config[name].base_model_name_or_path, _ = split_bits(self._policy.name)
         self.activate(name)
@@ -146,14 +161,28 @@ class LoraAdapters:
         if self._resting:
             self._model.base_model.enable_adapter_layers()
             self._resting = False
+        for layer in self._layers.values():
+            if name in layer.lora_dropout:
+                layer.lora_dropout[name].train(dropout)
+        self._policy.drops_out = dropout and self._model.peft_config[name].lora_dropout > 0
+        self._switch(name)
+
+    def _switch(self, name: str) -> None:
         # PEFT's `set_adapter` walks over the whole model, and in each layer over all of its adapters.
         self._model.active_adapter = self._model.base_model.active_adapter = name
         for layer in self._layers.values():
             layer._active_adapter = [name]
-            if name in layer.lora_dropout:
-                layer.lora_dropout[name].train(dropout)
-        self._policy.drops_out = dropout and self._model.peft_config[name].lora_dropout > 0
         self._let_learn({name})
+
+    @contextmanager
+    def computing(self, name: str) -> Iterator[None]:
+        """Has another adapter, which has no dropout, compute and learn inside the block."""
+        active = self._model.active_adapter
+        self._switch(name)
+        try:
+            yield
+        finally:
+            self._switch(active)
 
     @contextmanager
     def segmented(self, segments: Sequence[Segment]) -> Iterator[None]:
@@ -169,21 +198,30 @@ class LoraAdapters:
             self._let_learn({self._model.active_adapter})
 
     def can_share(self, name: str) -> bool:
-        """Returns whether the adapter can compute its own tokens of a pass: plain products, no dropout."""
-        return all(
-            type(layer) is LoraLinear and type(layer.base_layer) is torch.nn.Linear and is_plain(layer, name)
-            for layer in self._layers.values()
-            if name in layer.lora_A
-        )
+        """Returns whether the adapter can compute its own tokens of a pass: plain products. One with a
+        dropout cannot while that is on.
+        """
+        if name not in self._shareable:
+            self._shareable[name] = all(
+                type(one) is LoraLinear and type(one.base_layer) is torch.nn.Linear and is_plain(one, name)
+                for one in self._layers.values()
+                if name in one.lora_A
+            )
+        return self._shareable[name]
 
     def _let_learn(self, names: set[str]) -> None:
         """Gradients are computed for these adapters alone."""
-        for name in self._learning | names:
-            for layer in self._layers.values():
-                if name in layer.lora_A:
-                    for part in (layer.lora_A[name], layer.lora_B[name]):
-                        part.weight.requires_grad = name in names
+        for name in self._learning ^ names:
+            for parameter in self._parameters.get(name, {}).values():
+                parameter.requires_grad = name in names
         self._learning = names
+
+    def _rest_all(self) -> None:
+        """PEFT has attached or removed one, and let others learn as it does."""
+        for own in self._parameters.values():
+            for parameter in own.values():
+                parameter.requires_grad = False
+        self._learning = set()
 
     def deactivate(self) -> None:
         """No adapter computes until the next one is activated."""
@@ -200,6 +238,9 @@ class LoraAdapters:
 
     def parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
         """Trainable parameters by the names under which PEFT saves them."""
+        return self._parameters[name]
+
+    def _find_parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
         return {
             f"{key}.{part}.weight": getattr(layer, part)[name].weight
             for key, layer in self._layers.items()
@@ -207,17 +248,22 @@ class LoraAdapters:
             if name in getattr(layer, part)
         }
 
+    def matrices(self, name: str) -> frozenset[str]:
+        """See `Weights.matrices`."""
+        stacks = [key for key, layer in self._layers.items() if isinstance(layer, ParamWrapper)]
+        return frozenset(one for one in self.parameters(name) if one.rsplit(".", 2)[0] not in stacks)
+
     def save(self, name: str, folder: Path) -> list[str]:
         """Write the two files of a PEFT adapter, as PEFT does; equal adapters give equal bytes."""
-        weights = {key: value.detach().cpu().contiguous() for key, value in self.parameters(name).items()}
-        save_file(weights, str(folder / ADAPTER_FILE), metadata={"format": "pt"})
+        write_tensors(folder / ADAPTER_FILE, self.parameters(name), {"format": "pt"})
         config = self._model.peft_config[name]
         config.inference_mode = True
         config.save_pretrained(str(folder))
         config.inference_mode = False
         # PEFT writes the set of targets in an order that changes from process to process.
         written = json.loads((folder / ADAPTER_CONFIG_FILE).read_text())
-        written["target_modules"] = sorted(written["target_modules"])
+        for key in ("target_modules", "target_parameters"):
+            written[key] = written.get(key) and sorted(written[key])
         (folder / ADAPTER_CONFIG_FILE).write_text(json.dumps(written, indent=2, sort_keys=True))
         return [ADAPTER_FILE, ADAPTER_CONFIG_FILE]
 
@@ -239,6 +285,9 @@ class LoraAdapters:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Adapter .* was active")  # meant
             self._model.delete_adapter(name)
+        self._shareable.pop(name, None)
+        self._parameters.pop(name, None)
+        self._rest_all()
 
     @property
     def _model(self) -> PeftModel:
@@ -249,22 +298,34 @@ class LoraAdapters:
         """The same adapter with its targets spelled out, as a checkpoint keeps it."""
         return spec.model_copy(update={"targets": self.targets(spec)})
 
+    def _expert_stacks(self, spec: LoraSpec) -> list[str]:
+        """The parameters that hold the experts' matrices. Raises ConfigurationError where it cannot adapt
+        them.
+        """
+        found: list[str] = load_extension(LORA, EXPERTS).find_stacks(
+            decoder_of(self._policy.causal_lm), spec.dropout, self._policy.name
+        )
+        return found
+
     def targets(self, spec: LoraSpec) -> list[str]:
         """Sorted. Raises ConfigurationError when one is no linear layer of the model, or there is none."""
         causal_lm = self._policy.causal_lm
         linear = linear_layers(causal_lm)
-        if spec.targets == "all-linear":
+        asked = set([spec.targets] if isinstance(spec.targets, str) else spec.targets)
+        found = asked - {"all-linear", EXPERTS}
+        if experts := experts_instead(causal_lm, found):
+            raise ConfigurationError(
+                f"LoRA targets {sorted(experts)} mean the experts' fused weights to PEFT, which are no "
+                "linear layers. Leave them out, or use 'all-linear'; 'experts' adapts all experts' weights."
+            )
+        if "all-linear" in asked:
             fused = causal_lm.config.model_type in FUSED
-            targets = sorted(linear - ROUTERS - ({"out_proj"} if fused else set()))
-            targets = sorted(set(targets) - experts_instead(causal_lm, targets))
-        else:
-            targets = sorted(set(spec.targets))
-            if experts := experts_instead(causal_lm, targets):
-                raise ConfigurationError(
-                    f"LoRA targets {sorted(experts)} mean the experts' fused weights to PEFT, which are no "
-                    "linear layers and are not adapted. Leave them out, or use 'all-linear'."
-                )
-        unknown = sorted(set(targets) - linear)
+            every = linear - ROUTERS - ({"out_proj"} if fused else set())
+            found |= every - experts_instead(causal_lm, every)
+        unknown = sorted(found - linear)
+        if EXPERTS in asked and self._expert_stacks(spec):
+            found.add(EXPERTS)
+        targets = sorted(found)
         if unknown or not targets:
             raise ConfigurationError(
                 f"LoRA targets {unknown or spec.targets!r} are no linear layers of {self._policy.name!r}. "

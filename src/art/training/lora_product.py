@@ -24,8 +24,11 @@ from typing import Any, NamedTuple
 
 import torch
 from peft.tuners.lora.layer import Linear as LoraLinear
+from peft.tuners.lora.layer import ParamWrapper
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from art.extensions import LORA, load_extension
 
 
 class NotSharedError(Exception):
@@ -100,6 +103,8 @@ def join_products(causal_lm: torch.nn.Module, segments: Segments) -> None:
     for module in causal_lm.modules():
         if type(module) is LoraLinear and type(module.base_layer) is torch.nn.Linear:
             module.forward = partial(_forward, module, segments)
+        elif isinstance(module, ParamWrapper):
+            load_extension(LORA, "experts").join_experts(module)
 
 
 def _forward(module: LoraLinear, segments: Segments, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

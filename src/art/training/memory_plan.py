@@ -22,6 +22,7 @@ import torch
 
 from art.engine.builtin.free_memory import free_memory
 from art.process.resources import give_back_freed_memory, keep_freed_memory
+from art.training.critic import Critic
 from art.training.device_memory import used_memory
 from art.training.known_footprints import KnownFootprints
 from art.training.logprobs import CHUNK_ELEMENTS
@@ -34,7 +35,7 @@ PROBE = 64
 STATE = 20
 """Bytes of an adapter's parameter beside its weight: gradient, two moments, and AdamW's work on them."""
 MOMENTS = 8
-"""The bytes of `STATE` that stay from step to step: the two moments."""
+"""The bytes of `STATE` that stay from step to step: AdamW's two moments."""
 LOGIT_COPIES = 3
 """The number of copies of a chunk of logits at once: logits, their gradient, intermediate results."""
 BACKWARD = 0.6
@@ -83,6 +84,10 @@ class Footprint:
         work = max(min(self.logit * tokens, self.chunk), work * tokens)
         passing = per_token * tokens + self.quadratic * tokens**2 + work
         return int(self.state + passing * (HOARD if way.hoarding else 1.0))
+
+    def followed_by(self, other: Footprint) -> Footprint:
+        """The footprint of two that pass one after the other, on one base."""
+        return replace(self, token=max(self.token, other.token), state=self.state + other.state)
 
 
 def measure_footprint(
@@ -243,20 +248,23 @@ class MemoryPlanner:
         self._logged: tuple[int, MemoryMode] | None = None
 
     def plan(
-        self, trained: Iterable[torch.nn.Parameter], *, longest: int, stepped: bool = False
+        self,
+        trained: Iterable[torch.nn.Parameter],
+        *,
+        longest: int,
+        moments: int | None = None,
+        critic: Critic | None = None,
     ) -> MemoryPlan:
         """Plans a step by the number of tokens of its longest path. Sets `policy.checkpoint_activations`.
 
-        The model with these parameters is active; `stepped`: its moments are in memory already. The RNG is
-        left as it was.
+        The model with these parameters is active. moments: the bytes of those of its optimizer that are not
+        in memory yet; None: AdamW's. critic: one that learns beside it. The RNG is left as it was.
         """
-        parameters = list(trained)
-        size = sum(parameter.numel() for parameter in parameters)
-        if size not in self._weighed:
-            self._weighed[size] = measure_footprint(self._policy, parameters, self._known)
-        cost = self._weighed[size]
-        if stepped:
-            cost = replace(cost, state=cost.state - MOMENTS * size)
+        cost = self._weigh(trained, moments)
+        if critic is not None and critic.adapter is not None:
+            with critic.adapter.computing():
+                to_come = 0 if critic.stepped else None
+                cost = cost.followed_by(self._weigh(critic.adapter.parameters.values(), to_come))
         made = plan_memory(
             cost,
             token_budget=self._token_budget,
@@ -276,6 +284,14 @@ class MemoryPlanner:
                 LOG.warning("Memory plan: %s. This may not fit: lower token_budget.", made)
         self._policy.checkpoint_activations = made.way.checkpointing
         return made
+
+    def _weigh(self, trained: Iterable[torch.nn.Parameter], moments: int | None) -> Footprint:
+        parameters = list(trained)
+        size = sum(parameter.numel() for parameter in parameters)
+        if size not in self._weighed:
+            self._weighed[size] = measure_footprint(self._policy, parameters, self._known)
+        cost = self._weighed[size]
+        return cost if moments is None else replace(cost, state=cost.state - MOMENTS * size + moments)
 
 
 def plan_memory(

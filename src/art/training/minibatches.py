@@ -35,6 +35,12 @@ class EntryColumns:
     """The critic's before the first update."""
     return_E: torch.Tensor | None = None
     """What the critic is to predict."""
+    kept_E: torch.Tensor | None = None
+    """The entries that keep their policy term; None: all."""
+    value_weight_E: torch.Tensor | None = None
+    """Weights of the critic's errors; None: those of the policy's terms."""
+    first_E: torch.Tensor | None = None
+    """Whether an entry is the first of its turn; None: unknown."""
 
     def inputs(
         self, logprobs_E: torch.Tensor, entry_E: np.ndarray, *, normalizer: float, ratio: RatioLevel = "token"
@@ -52,7 +58,16 @@ class EntryColumns:
             sequence_E=torch.unique(self.sequence_E[rows_E], return_inverse=True)[1],
             normalizer=normalizer,
             ratio=ratio,
+            kept_E=None if self.kept_E is None else self.kept_E[rows_E],
         )
+
+    def value_inputs(self, values_E: torch.Tensor, entry_E: np.ndarray, *, normalizer: float) -> LossInputs:
+        """The rows `entry_E` as the critic's loss weighs them."""
+        inputs = self.inputs(values_E, entry_E, normalizer=normalizer)
+        if self.value_weight_E is None:
+            return inputs
+        rows_E = torch.as_tensor(entry_E, device=values_E.device)
+        return dataclasses.replace(inputs, weights_E=self.value_weight_E[rows_E])
 
 
 def make_columns(entries: LossEntries, *, dtype: torch.dtype, device: torch.device | str) -> EntryColumns:
@@ -68,6 +83,7 @@ def make_columns(entries: LossEntries, *, dtype: torch.dtype, device: torch.devi
         weight_E=floats(entries.weight_E),
         sequence_E=torch.as_tensor(entries.sequence_E, dtype=torch.long, device=device),
         teacher_E=None if entries.teacher_E is None else floats(entries.teacher_E),
+        first_E=None if entries.place_E is None else torch.as_tensor(entries.place_E == 0, device=device),
     )
 
 
@@ -95,19 +111,17 @@ def minibatches(entries: LossEntries, updates: UpdatesSpec) -> list[Ints]:
 def normalizer_of(entries: LossEntries, rows_E: Ints, normalizer: float, algorithm: Algorithm) -> float:
     """A minibatch's share of the batch's normalizer, so that its loss is the mean over itself.
 
-    By its share of the rollouts where the sum is divided by a constant, otherwise of the weights.
+    By its share of the rollouts' weights where the sum is divided by a constant, otherwise of the tokens'.
     """
     if len(rows_E) == len(entries):
         return normalizer
     if algorithm.aggregation.kind == "constant":
-        counted_E = entries.weight_E > 0
-        mine_E = rows_E[counted_E[rows_E]]
-        share = len(np.unique(entries.sequence_E[mine_E])) / max(
-            1, len(np.unique(entries.sequence_E[counted_E]))
-        )
+        rows_E = rows_E[np.unique(entries.sequence_E[rows_E], return_index=True)[1]]
+        all_E = np.unique(entries.sequence_E, return_index=True)[1]
     else:
-        total = float(entries.weight_E.sum(dtype=np.float64))
-        share = float(entries.weight_E[rows_E].sum(dtype=np.float64)) / total if total else 0.0
+        all_E = np.arange(len(entries))
+    total = float(entries.weight_E[all_E].sum(dtype=np.float64))
+    share = float(entries.weight_E[rows_E].sum(dtype=np.float64)) / total if total else 0.0
     return normalizer * share or normalizer
 
 

@@ -1,5 +1,6 @@
-"""AdamW and what it depends on beside the weights: learning rate, moments by parameter name, state of the
-RNG. The numbers may change from step to step, the moments stay.
+"""AdamW, what other optimizers have beside it (extensions of kind `optimizer`), and what a step depends on
+beside the weights: learning rate, moments by parameter name, state of the RNG. The numbers may change from
+step to step, the moments stay.
 
 The rate of a step is a linear warm-up, then constant or falling. Where none is given, it is that of the
 literature for a model's size: 5e-5 x (2000 / hidden size)^e for all weights and ten times that for a LoRA; e
@@ -10,17 +11,17 @@ cookbook's `get_lr`, 2025.) Other families take Qwen's e, the cautious one for s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from art.errors import TrainingError
-from art.training.checkpoint import check_same, read_tensors
-from art.wire.training import OptimizerSpec
+from art.extensions import OPTIMIZER, load_extension
+from art.training.checkpoint import check_same, read_tensors, write_tensors
+from art.wire.training import OptimizerName, OptimizerSpec
 
 BASE_RATE = 5e-5
 LORA_FACTOR = 10.0
@@ -59,44 +60,104 @@ def rate_at(spec: OptimizerSpec, step: int, rate: float) -> float:
     return rate * (1 - done if spec.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW remembers of each parameter."""
-
 Parameters = Mapping[str, torch.nn.Parameter]
 Rng = dict[str, torch.Tensor]
 """Generator states by kind of device."""
 
 
-def save_moments(optimizer: torch.optim.AdamW, parameters: Parameters, path: Path) -> None:
-    """AdamW's memory by parameter name; no tensor at all before the first step."""
-    moments = {
-        f"{moment}.{name}": optimizer.state[parameter][moment].detach().cpu().contiguous()
-        for name, parameter in parameters.items()
-        if parameter in optimizer.state
-        for moment in MOMENTS
-    }
-    save_file(moments, str(path))
+START = OptimizerSpec(learning_rate=1e-5)
+"""Numbers of an optimizer that has not stepped yet; each step brings its own."""
 
 
-def load_moments(optimizer: torch.optim.AdamW, parameters: Parameters, path: Path) -> None:
-    """Loads the moments that `save_moments` wrote into the optimizer.
+class OptimizerKind:
+    """AdamW. An extension overrides what is different in its optimizer."""
 
-    Raises CheckpointError when the file is unreadable or its tensors are not those of `parameters`.
-    """
-    moments = read_tensors(path)
-    if not moments:
-        return
-    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    check_same(
-        path,
-        {f"{m}.{name}": () if m == "step" else shapes[name] for m in MOMENTS for name in shapes},
-        moments,
-    )
-    for name, parameter in parameters.items():
+    def make(self, parameters: Parameters, matrices: Collection[str]) -> torch.optim.Optimizer:
+        """Returns an optimizer without moments. matrices: names of the parameters that are one matrix each;
+        the others are vectors, stacks of matrices, embeddings and output layers.
+
+        Raises ConfigurationError where it cannot train them, MissingExtraError.
+        """
+        return make_optimizer(list(parameters.values()), START)
+
+    def moments(self, parameter: torch.Tensor, *, is_matrix: bool) -> dict[str, torch.Tensor]:
+        """Returns what it remembers of a parameter: tensors on `meta`, of the right shapes and dtypes."""
+        exact = torch.empty_like(parameter, device="meta")
+        return {"step": torch.empty((), device="meta"), "exp_avg": exact, "exp_avg_sq": exact}
+
+    def restore(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameter: torch.nn.Parameter,
+        moments: Mapping[str, torch.Tensor],
+    ) -> None:
+        """Takes over what was remembered of a parameter; the tensors are on the CPU."""
         # AdamW keeps its step counts on the CPU.
         optimizer.state[parameter] = {
-            m: moments[f"{m}.{name}"].to("cpu" if m == "step" else parameter.device) for m in MOMENTS
+            name: value.clone() if name == "step" else value.to(parameter.device)
+            for name, value in moments.items()
         }
+
+
+def optimizer_kind(name: OptimizerName) -> OptimizerKind:
+    """Raises ConfigurationError where the extension is missing or cannot be loaded."""
+    if name == "adamw":
+        return OptimizerKind()
+    kind: OptimizerKind = load_extension(OPTIMIZER, name)
+    return kind
+
+
+class Moments:
+    """An optimizer of some parameters, and what it remembers of them by their names."""
+
+    def __init__(self, name: OptimizerName, parameters: Parameters, matrices: Collection[str]) -> None:
+        """Raises what `OptimizerKind.make` raises."""
+        self.name = name
+        self._kind = optimizer_kind(name)
+        self._parameters, self._matrices = parameters, matrices
+        self.optimizer = self._kind.make(parameters, matrices)
+
+    def expected(self) -> dict[str, torch.Tensor]:
+        """The moments after a step, on `meta`: `<moment>.<parameter name>`."""
+        return {
+            f"{moment}.{name}": value
+            for name, parameter in self._parameters.items()
+            for moment, value in self._kind.moments(parameter, is_matrix=name in self._matrices).items()
+        }
+
+    def bytes_to_come(self) -> int:
+        """Returns the memory that the first step will take; 0 after it."""
+        return 0 if self.optimizer.state else sum(one.nbytes for one in self.expected().values())
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The moments of the parameters that have any; none at all before the first step."""
+        return {
+            f"{moment}.{name}": torch.as_tensor(self.optimizer.state[parameter][moment]).detach()
+            for name, parameter in self._parameters.items()
+            if parameter in self.optimizer.state
+            for moment in self._kind.moments(parameter, is_matrix=name in self._matrices)
+        }
+
+    def save(self, path: Path) -> None:
+        write_tensors(path, self.tensors())
+
+    def load(self, path: Path) -> None:
+        """Loads what `save` wrote.
+
+        Raises CheckpointError when the file is unreadable or its tensors are not those of the parameters.
+        """
+        saved = read_tensors(path)
+        if saved:
+            check_same(path, {name: tuple(one.shape) for name, one in self.expected().items()}, saved)
+        self.restore(saved)
+
+    def restore(self, saved: Mapping[str, torch.Tensor]) -> None:
+        """Takes over what `tensors` gave, on the CPU: of every parameter, or of none."""
+        self.optimizer.state.clear()
+        for name, parameter in self._parameters.items() if saved else ():
+            named = self._kind.moments(parameter, is_matrix=name in self._matrices)
+            moments = {one: saved[f"{one}.{name}"].to(empty.dtype) for one, empty in named.items()}
+            self._kind.restore(self.optimizer, parameter, moments)
 
 
 def seeded_rng(seed: int) -> Rng:
@@ -230,7 +291,8 @@ def step_optimizer(
                 "Lower the learning rate, or look at the rewards and logprobs of this batch."
             )
         for group in optimizer.param_groups:
-            group.update(lr=learning_rate, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay)
+            numbers = spec.model_dump(include={"betas", "eps", "momentum", "weight_decay"})
+            group.update(numbers, lr=learning_rate)
         optimizer.step()
     finally:
         optimizer.zero_grad(set_to_none=True)

@@ -57,7 +57,7 @@ class EntryScores:
 
     logprobs_E: torch.Tensor
     entropies_E: torch.Tensor
-    """The entropy of the distribution that predicts each entry, without gradient."""
+    """The entropy of the model's own distribution at each entry, with its gradient only if asked for."""
     hidden_PD: torch.Tensor
     """Last hidden states of the predictors, with their gradient: what a critic reads."""
     predictor_E: torch.Tensor
@@ -136,14 +136,15 @@ class Policy:
         return packer(tree, entries, budget, whole_sequences=whole_sequences)
 
     def entry_scores(
-        self, micro: MicroBatch, drawn: Distributions | None = None
+        self, micro: MicroBatch, drawn: Distributions | None = None, *, entropies: bool = False
     ) -> tuple[EntryScores, TreePlan]:
         """Forward one micro-batch; logprobs of its entries with their gradient, and the attention plan
-        used. `drawn`: the distributions of the batch's entries; None: the model's own.
+        used. `drawn`: the distributions of the batch's entries; None: the model's own. `entropies`: with
+        their gradient, too.
         """
         with self.recomputing():
             hidden_TD, plan = self.hidden_of(micro)
-        return self.scores_of(hidden_TD, micro, drawn), plan
+        return self.scores_of(hidden_TD, micro, drawn, entropies=entropies), plan
 
     def recomputing(self) -> AbstractContextManager[None]:
         """Around a forward pass: where it is so planned, its layers are computed twice."""
@@ -151,7 +152,12 @@ class Policy:
         return recomputed(self.layers) if twice else nullcontext()
 
     def scores_of(
-        self, hidden_TD: torch.Tensor, micro: MicroBatch, drawn: Distributions | None = None
+        self,
+        hidden_TD: torch.Tensor,
+        micro: MicroBatch,
+        drawn: Distributions | None = None,
+        *,
+        entropies: bool = False,
     ) -> EntryScores:
         """The scores of a micro-batch's entries, by the last hidden states of its tokens."""
         targets = targets_of(micro, drawn, device=self.device)
@@ -163,6 +169,7 @@ class Policy:
             target_predictor_N,
             self._tensor(targets.id_N),
             sampling=targets.sampling,
+            entropies=entropies,
             most_rows=self.logit_rows,
         )
         entry_target_E = self._tensor(targets.entry_target_E)

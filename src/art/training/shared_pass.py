@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ import torch
 from art.training.lora_product import NotSharedError, Segment
 from art.training.optimizer import earlier_gradients
 from art.training.packing.runs import MicroBatch
-from art.training.policy import Policy
+from art.training.policy import EntryScores, Policy
 from art.training.step import AddedBatch, BatchStep
 from art.training.tally import Progress, TokenColumns
 
@@ -106,24 +106,61 @@ def _accumulate(
     segments = [Segment(piece.part.adapter, piece.start, piece.stop) for piece in pieces]
     tokens = pieces[-1].stop
     with segmented(segments), torch.set_grad_enabled(any(piece.part.backward for piece in pieces)):
+        joined = _joined(pieces)
         with policy.recomputing():
-            hidden_TD, plan = policy.hidden_of(_joined(pieces), {piece.start for piece in pieces})
+            hidden_TD, plan = policy.hidden_of(joined, {piece.start for piece in pieces})
         losses = []
-        for piece in pieces:
-            scores = policy.scores_of(hidden_TD[piece.start : piece.stop], piece.micro, piece.part.step.drawn)
+        for piece, scores in zip(pieces, _scores(policy, hidden_TD, joined, pieces), strict=True):
+            step = piece.part.step
             # What a pass computes is not told apart by its parts: each has the share of its tokens.
             pairs = round(plan.pairs * (piece.stop - piece.start) / tokens)
-            loss = piece.part.step.loss_of(scores, piece.micro, piece.part.tally, pairs=pairs)
+            loss = step.loss_of(scores, piece.micro, piece.part.tally, pairs=pairs)
             losses += [loss] if piece.part.backward else []
             piece.part.tally.report_progress()
         if losses:
             torch.stack(losses).sum().backward()
 
 
+def _scores(
+    policy: Policy, hidden_TD: torch.Tensor, joined: MicroBatch, pieces: Sequence[_Piece]
+) -> Iterator[EntryScores]:
+    """Yields the scores of each piece: of one product with the head, where all want the same of it."""
+    steps = [piece.part.step for piece in pieces]
+    entropies = [step.algorithm.entropy is not None for step in steps]
+    if len(set(entropies)) > 1 or not all(step.drawn.plain for step in steps):
+        for piece, step, wanted in zip(pieces, steps, entropies, strict=True):
+            own_TD = hidden_TD[piece.start : piece.stop]
+            yield policy.scores_of(own_TD, piece.micro, step.drawn, entropies=wanted)
+        return
+    scores = policy.scores_of(hidden_TD, joined, entropies=entropies[0])
+    sizes = [len(piece.micro.entry_E) for piece in pieces]
+    for logprobs_E, entropies_E, predictor_E in zip(
+        scores.logprobs_E.split(sizes),
+        scores.entropies_E.split(sizes),
+        scores.predictor_E.split(sizes),
+        strict=True,
+    ):
+        yield replace(scores, logprobs_E=logprobs_E, entropies_E=entropies_E, predictor_E=predictor_E)
+
+
 def _joined(pieces: Sequence[_Piece]) -> MicroBatch:
-    """The tokens of all pieces as one micro-batch, of which no entry is scored."""
-    return MicroBatch.unscored(
-        tokens_T=np.concatenate([piece.micro.tokens_T for piece in pieces]),
-        depth_T=np.concatenate([piece.micro.depth_T for piece in pieces]),
+    """The tokens and the entries of all pieces as one micro-batch."""
+    micros = [piece.micro for piece in pieces]
+    predictors = np.cumsum([0, *(len(one.predictor_P) for one in micros)])
+    targets = np.cumsum([0, *(len(one.target_id_N) for one in micros)])
+    entries = sum(len(one.entry_E) for one in micros)
+    return MicroBatch(
+        tokens_T=np.concatenate([one.tokens_T for one in micros]),
+        depth_T=np.concatenate([one.depth_T for one in micros]),
         end_T=np.concatenate([piece.micro.end_T + piece.start for piece in pieces]),
+        repeated=sum(one.repeated for one in micros),
+        predictor_P=np.concatenate([piece.micro.predictor_P + piece.start for piece in pieces]),
+        target_predictor_N=np.concatenate(
+            [one.target_predictor_N + first for one, first in zip(micros, predictors, strict=False)]
+        ),
+        target_id_N=np.concatenate([one.target_id_N for one in micros]),
+        entry_E=np.arange(entries, dtype=np.int64),
+        entry_target_E=np.concatenate(
+            [one.entry_target_E + first for one, first in zip(micros, targets, strict=False)]
+        ),
     )

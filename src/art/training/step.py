@@ -26,7 +26,13 @@ from art.errors import TrainingError
 from art.training.critic import Critic
 from art.training.device_memory import HalfBudgetRetry
 from art.training.distributions import Distributions, follow_constraints, follow_penalties
-from art.training.first_pass import FirstScores, References, reference_context, score_entries
+from art.training.first_pass import (
+    FirstScores,
+    References,
+    highest_entropies,
+    reference_context,
+    score_entries,
+)
 from art.training.losses.base import LossInputs, LossOutput
 from art.training.losses.compose import Loss
 from art.training.masked_rollouts import masked_rollouts, reweigh, without_rollouts
@@ -66,6 +72,7 @@ class Learner:
     loss: Loss
     references: References
     critic: Critic | None = None
+    entropy_coefficient: float = 0.0
     ranks: RankGroup = dataclasses.field(default_factory=RankGroup)
 
 
@@ -151,6 +158,8 @@ class BatchStep:
 
     columns: EntryColumns
     normalizer: float
+    policy_waits = False
+    """Whether the critic learns alone."""
     slopes_E: torch.Tensor | None
     """d loss / d logprob, where the loss of a cut sequence is differentiated before the micro-batches."""
 
@@ -178,6 +187,9 @@ class BatchStep:
         self.all_sampled = not np.isnan(entries.logprob_E).any()
         self.packed: tuple[int, Packing] | None = None
         self.dealer = Dealer(ranks.rank, ranks.world, pair_cost=policy.pair_cost, equal=policy.sharded)
+        critic, spec = learner.critic, request.algorithm.critic
+        if critic is not None and spec is not None:
+            self.policy_waits = critic.learns_alone(spec, request.step)
         self.draws = DropoutDraws(act=policy.drops_out)
         self.retry = HalfBudgetRetry(token_budget, longest=int(tree.depth_T.max(initial=-1)) + 1)
 
@@ -195,25 +207,37 @@ class BatchStep:
         if needs_reference(algorithm):
             with ExitStack() as stack:
                 with self.ranks.agree():
-                    stack.enter_context(reference_context(self.learner.references, self.request.reference))
+                    context = reference_context(self.learner.references, algorithm, self.request.reference)
+                    stack.enter_context(context)
                 scores = self._first_pass()
             if algorithm.teacher is not None:
                 columns.teacher_E = scores.logprobs_E
             else:
                 columns.reference_E = scores.logprobs_E
+        used = self.learner.entropy_coefficient
+        metrics = {} if algorithm.entropy is None else {"loss/entropy_coefficient": used}
         unknown = not self.all_sampled
         if not needs_first_pass(algorithm) and not (unknown and update_count(algorithm) > 1):
-            return {}
-        first = self._first_pass(self.learner.critic)
+            return metrics
+        first = self._first_pass(self.learner.critic, entropies=algorithm.top_entropy is not None)
         if algorithm.ratio_to == "trainer":
             columns.proximal_E = first.logprobs_E
         if unknown:
             columns.sampled_E = columns.sampled_E.where(~columns.sampled_E.isnan(), first.logprobs_E)
         columns.value_E = first.values_E
         if algorithm.masked == "drop":
-            return self._leave_out_masked(first)
-        self.columns, found = shape_advantages(columns, algorithm, first, self.request.rewards)
-        return found
+            metrics |= self._leave_out_masked(first)
+        else:
+            self.columns, found = shape_advantages(columns, algorithm, first, self.request.rewards)
+            metrics |= found
+        if algorithm.top_entropy is not None:
+            assert first.entropies_E is not None
+            counted_E = torch.as_tensor(self.entries.weight_E > 0, device=first.entropies_E.device)
+            self.columns.kept_E, least = highest_entropies(
+                first.entropies_E, algorithm.top_entropy, counted_E
+            )
+            metrics["loss/top_entropy_least"] = least
+        return metrics
 
     def _leave_out_masked(self, first: FirstScores) -> dict[str, float]:
         """The advantages, weights and divisor of a batch without the rollouts that masks drop whole."""
@@ -252,6 +276,7 @@ class BatchStep:
                     for number, micro in share.micro_batches:
                         self.draws.seed(number)
                         self.accumulate(micro, tally, backward=backward)
+                        self.learn_values(micro, tally)
                         tally.report_progress()
                     self.keep_pace(share, backward=backward)
         self.add_up(tally)
@@ -272,10 +297,16 @@ class BatchStep:
 
     def keep_pace(self, share: Share, *, backward: bool = True) -> None:
         """Forwards as often as the other ranks do, where they gather the base together, and adds nothing."""
+        policy, critic = self.learner.policy, self.learner.critic
+        learns = backward and not self.policy_waits
         for micro in share.padded:
-            nothing = self.learner.policy.entry_scores(micro, self.drawn)[0].logprobs_E.sum() * 0.0
-            if backward:
-                nothing.backward()
+            with torch.set_grad_enabled(learns):
+                scores = policy.entry_scores(micro, self.drawn)[0]
+            if learns:
+                (scores.logprobs_E.sum() * 0.0).backward()
+            if critic is not None and critic.adapter is not None:
+                with critic.adapter.computing():
+                    (critic.own_values(policy, micro).sum() * 0.0).backward()
         self.draws.end()
 
     def add_up(self, tally: Tally) -> None:
@@ -288,13 +319,25 @@ class BatchStep:
 
     def accumulate(self, micro: MicroBatch, tally: Tally, *, backward: bool) -> None:
         """Adds one micro-batch's gradient. A frame of its own: where memory ends, nothing holds the loss."""
-        loss = self.loss(micro, tally)
-        if backward:
+        learns = backward and not self.policy_waits
+        with torch.set_grad_enabled(learns):
+            loss = self.loss(micro, tally)
+        if learns:
             loss.backward()
+
+    def learn_values(self, micro: MicroBatch, tally: Tally) -> None:
+        """Adds one micro-batch's gradient of the value model, where the critic is one."""
+        critic = self.learner.critic
+        if critic is not None and critic.adapter is not None:
+            with critic.adapter.computing():
+                value = self._value_loss(micro, critic.own_values(self.learner.policy, micro))
+                value.loss.backward()
+            tally.add_metrics(value.metrics)
 
     def loss(self, micro: MicroBatch, tally: Tally) -> torch.Tensor:
         """One micro-batch's share of the loss, or, where the slopes are known, of what has its gradient."""
-        scores, plan = self.learner.policy.entry_scores(micro, self.drawn)
+        differentiated = self.algorithm.entropy is not None
+        scores, plan = self.learner.policy.entry_scores(micro, self.drawn, entropies=differentiated)
         return self.loss_of(scores, micro, tally, pairs=plan.pairs)
 
     def loss_of(self, scores: EntryScores, micro: MicroBatch, tally: Tally, *, pairs: int) -> torch.Tensor:
@@ -307,8 +350,14 @@ class BatchStep:
         else:
             rows_E = torch.as_tensor(micro.entry_E, device=self.slopes_E.device)
             total = (scores.logprobs_E * self.slopes_E[rows_E]).sum()
-        if self.learner.critic is not None:
-            value = self._value_loss(micro, scores, inputs)
+        if self.algorithm.entropy is not None:
+            bonus = self.learner.entropy_coefficient * inputs.mean(scores.entropies_E)
+            total = total - bonus
+            tally.add_metrics({"loss/train": -bonus, "loss/entropy_bonus": bonus})
+        critic, spec = self.learner.critic, self.algorithm.critic
+        if critic is not None and critic.adapter is None and spec is not None:
+            values_E = critic.values(scores.hidden_PD, spec.trunk)[scores.predictor_E]
+            value = self._value_loss(micro, values_E)
             total = total + value.loss
             tally.add_metrics(value.metrics)
         tally.add(micro, scores.entropies_E, pairs=pairs)
@@ -327,18 +376,19 @@ class BatchStep:
             if critic is not None:
                 critic.zero_grad()
             return None
-        norm = step_optimizer(self.learner.optimizer, spec, learning_rate=learning_rate, loss=tally.loss)
+        norm = 0.0
+        if not self.policy_waits:
+            norm = step_optimizer(self.learner.optimizer, spec, learning_rate=learning_rate, loss=tally.loss)
         if critic is not None and self.algorithm.critic is not None:
             tally.add_metrics({"loss/critic_grad_norm": critic.step(self.algorithm.critic)})
         return norm
 
-    def _value_loss(self, micro: MicroBatch, scores: EntryScores, inputs: LossInputs) -> LossOutput:
-        critic, spec, columns = self.learner.critic, self.algorithm.critic, self.columns
-        assert critic is not None and spec is not None
-        assert columns.value_E is not None and columns.return_E is not None
-        rows_E = torch.as_tensor(micro.entry_E, device=inputs.logprobs_E.device)
-        values_E = critic.values(scores.hidden_PD, spec.trunk)[scores.predictor_E]
-        return critic.loss(values_E, columns.value_E[rows_E], columns.return_E[rows_E], inputs, spec)
+    def _value_loss(self, micro: MicroBatch, values_E: torch.Tensor) -> LossOutput:
+        spec, columns = self.algorithm.critic, self.columns
+        assert spec is not None and columns.value_E is not None and columns.return_E is not None
+        rows_E = torch.as_tensor(micro.entry_E, device=values_E.device)
+        inputs = columns.value_inputs(values_E, micro.entry_E, normalizer=self.normalizer)
+        return Critic.loss(values_E, columns.value_E[rows_E], columns.return_E[rows_E], inputs, spec)
 
     def _slopes(self, share: Share, rows_E: Ints, tally: Tally) -> torch.Tensor:
         """d loss / d logprob of every entry, for a loss that looks at sequences which were cut.
@@ -389,12 +439,18 @@ class BatchStep:
             return dataclasses.replace(inputs, proximal_logprobs_E=logprobs_E.detach())
         return inputs
 
-    def _first_pass(self, critic: Critic | None = None) -> FirstScores:
+    def _first_pass(self, critic: Critic | None = None, *, entropies: bool = False) -> FirstScores:
         for attempt in self.attempts():
             with attempt as budget:
                 with self.ranks.agree():
                     share = self.dealer.deal(self._pack(np.arange(len(self.entries)), budget))
                 first = score_entries(
-                    self.learner.policy, share, self.drawn, self.columns, critic, ranks=self.ranks
+                    self.learner.policy,
+                    share,
+                    self.drawn,
+                    self.columns,
+                    critic,
+                    ranks=self.ranks,
+                    entropies=entropies,
                 )
         return first

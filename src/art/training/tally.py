@@ -42,25 +42,28 @@ def sampler_agreement(logprob_E: Floats, sampled_E: Floats) -> dict[str, float]:
     / sampler's of each.
 
     logprob_difference_*  mean, 99th percentile (linear between ranks) and largest |log w|
-    mismatch_k3           mean of w - 1 - log w, an estimate of KL(sampler || trainer) that is never negative
+    mismatch_k1, _k2, _k3 means of -log w, of (log w)^2 / 2 and of w - 1 - log w: estimates of KL(sampler ||
+                          trainer), of which the first is unbiased, and the third too and never negative
                           (Schulman, "Approximating KL Divergence", 2020)
     ess                   (sum of w)^2 / (E x sum of w^2): the effective sample size of the weights as a share
                           of the entries (Kong, "A note on importance sampling using standardized weights",
                           1992). 1: all weights are equal; 1 / E: one entry has all the weight
 
-    `log w` is held within +-20 where it is the argument of `exp`.
+    `log w` is held within +-20 in k3 and ess, where it is the argument of `exp`.
 
     >>> half = sampler_agreement(np.log([0.5, 0.5]), np.log([0.5, 0.25]))  # w = 1 and 2
     >>> round(half["loss/ess"], 6), round(half["loss/mismatch_k3"], 6), round(float(1 - np.log(2)) / 2, 6)
     (0.9, 0.153426, 0.153426)
     """
-    log_E = logprob_E - sampled_E
-    difference_E, log_E = np.abs(log_E), np.clip(log_E, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    exact_E = logprob_E - sampled_E
+    difference_E, log_E = np.abs(exact_E), np.clip(exact_E, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     weight_E = np.exp(log_E)
     return {
         "loss/logprob_difference_mean": float(difference_E.mean()),
         "loss/logprob_difference_p99": float(np.percentile(difference_E, 99)),
         "loss/logprob_difference_max": float(difference_E.max()),
+        "loss/mismatch_k1": float(-exact_E.mean()),
+        "loss/mismatch_k2": float(np.square(exact_E).mean() / 2),
         "loss/mismatch_k3": float((np.expm1(log_E) - log_E).mean()),
         "loss/ess": float(weight_E.sum() ** 2 / (len(weight_E) * np.square(weight_E).sum())),
     }
@@ -178,7 +181,7 @@ class Tally:
     def add(self, micro: MicroBatch, entropies_E: torch.Tensor, *, pairs: int) -> None:
         """Count one micro-batch, and the attention pairs that were computed for it."""
         totals = self._totals
-        totals.entropy += float(entropies_E.sum())
+        totals.entropy += float(entropies_E.detach().sum())
         self._record.fill(len(self._norms), micro.entry_E, entropy=entropies_E)
         totals.entries += len(micro.entry_E)
         totals.tokens += len(micro.tokens_T)

@@ -6,7 +6,8 @@ Generalised advantage estimation (arXiv:1506.02438), a critic's values and rewar
     delta_t = r_t + gamma V_(t+1) - V_t,   A_t = delta_t + gamma lam A_(t+1),   R_t = A_t + V_t
 
 A step is a sampled token: what tools or users wrote in between takes no time, and nothing is worth anything
-after the last token.
+after the last token. With `turn_gae` a step is a turn: its value is that of its prompt, before its first
+token, and its tokens share its advantage.
 
 On-policy distillation: the policy samples, a teacher says how likely it would have sampled the same.
 
@@ -22,7 +23,8 @@ import numpy as np
 import torch
 
 from art.batch.advantages import RESIDUE, VARIANCE_EPSILON, advantages
-from art.batch.algorithms.facts import reshaped_by_trainer
+from art.batch.algorithms.facts import reshaped_by_trainer, shapes_advantages
+from art.batch.turn_advantages import gae_of_turns
 from art.errors import TokenMismatchError
 from art.training.first_pass import FirstScores
 from art.training.losses.compose import kl_term
@@ -69,6 +71,47 @@ def gae(
     advantages_E[order_F] = advantage_F.to(values_E.dtype)
     returns_E[order_F] = (advantage_F + value_F).to(values_E.dtype)
     return advantages_E, returns_E
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TurnCredit:
+    """Advantages of turns, told to their tokens."""
+
+    advantages_E: torch.Tensor
+    returns_E: torch.Tensor
+    """What the critic is to predict before the first token of a turn; 0 elsewhere."""
+    value_weight_E: torch.Tensor
+    """There, the weights of all tokens of the turn; 0 elsewhere."""
+
+
+def credit_turns(columns: EntryColumns, values_E: torch.Tensor, gamma: float, lam: float) -> TurnCredit:
+    """GAE over turns. `columns.advantage_E` holds in each entry what its turn earned.
+
+    Raises TokenMismatchError where the batch does not say where turns begin.
+    """
+    if columns.first_E is None:
+        raise TokenMismatchError(
+            "Advantages 'turn_gae' need the places of tokens, and entry_place_E is missing."
+        )
+    first_E = columns.first_E.cpu().numpy()
+    turn_E, start_K = np.cumsum(first_E) - 1, np.flatnonzero(first_E)
+    reward_K, value_K, sequence_K = (
+        one.detach().cpu().numpy()[start_K].astype(np.float64)
+        for one in (columns.advantage_E, values_E, columns.sequence_E)
+    )
+    advantage_K = np.zeros(len(start_K))
+    for number in np.unique(sequence_K):
+        mine = np.flatnonzero(sequence_K == number)
+        advantage_K[mine] = gae_of_turns(reward_K[mine], value_K[mine], gamma, lam)
+    return_E, weight_E = np.zeros(len(first_E)), np.zeros(len(first_E))
+    return_E[start_K] = advantage_K + value_K
+    weight_E[start_K] = np.bincount(turn_E, columns.weight_E.double().cpu().numpy(), len(start_K))
+    like_E = columns.advantage_E
+    return TurnCredit(
+        advantages_E=like_E.new_tensor(advantage_K[turn_E]),
+        returns_E=like_E.new_tensor(return_E),
+        value_weight_E=like_E.new_tensor(weight_E),
+    )
 
 
 def whiten(values_E: torch.Tensor) -> torch.Tensor:
@@ -140,11 +183,12 @@ def shape_advantages(
     metrics: dict[str, float] = {}
     columns = dataclasses.replace(columns)
     penalty_E, kl = None, algorithm.kl
-    if kl is not None and kl.place != "loss":
+    if kl is not None and shapes_advantages(kl):
         against_E = columns.sampled_E if columns.reference_E is None else columns.reference_E
         policy_E = columns.sampled_E if kl.source == "sampler" else first.logprobs_E
         kl_E = kl_term(kl, policy_E, against_E)
-        mean = metrics["loss/kl_policy_ref"] = float(kl_E.mean())
+        voting_E = ~torch.isin(columns.sequence_E, columns.sequence_E.new_tensor(sorted(masked)))
+        mean = metrics["loss/kl_policy_ref"] = float((kl_E[voting_E] if voting_E.any() else kl_E).mean())
         penalty_E = kl.coefficient * (kl_E - mean if kl.place == "shaped_advantage" else kl_E)
     in_reward = kl is not None and kl.place == "reward"
     if columns.teacher_E is not None:
@@ -154,21 +198,35 @@ def shape_advantages(
         columns.advantage_E = _of_net_rewards(columns, algorithm.advantage, cost_E, rewards or (), masked)
         metrics["loss/advantage_abs"] = float(columns.advantage_E.abs().mean())
     if first.values_E is not None:
-        spec = algorithm.advantage
-        advantages_E, returns_E = gae(
-            columns.advantage_E,  # the reward of each rollout
-            first.values_E,
-            columns.sequence_E,
-            spec.gamma,
-            spec.lam,
-            penalties_E=penalty_E if in_reward else None,
+        explained = _ask_critic(
+            columns, algorithm.advantage, first.values_E, penalty_E if in_reward else None
         )
-        columns.advantage_E, columns.return_E = whiten(advantages_E), returns_E
-        explained = explained_variance(first.values_E, returns_E)
         metrics |= {} if explained is None else {"loss/explained_variance": explained}
     if penalty_E is not None and not in_reward:
         columns.advantage_E = columns.advantage_E - penalty_E
     return columns, metrics
+
+
+def _ask_critic(
+    columns: EntryColumns, spec: AdvantageSpec, values_E: torch.Tensor, penalties_E: torch.Tensor | None
+) -> float | None:
+    """Fills in advantages and returns by a critic's values; returns what the values explain."""
+    asked_E: torch.Tensor | slice = slice(None)
+    if spec.kind == "turn_gae":
+        turns = credit_turns(columns, values_E, spec.gamma, spec.lam)
+        advantages_E, columns.return_E = turns.advantages_E, turns.returns_E
+        columns.value_weight_E, asked_E = turns.value_weight_E, turns.value_weight_E > 0
+    else:
+        advantages_E, columns.return_E = gae(
+            columns.advantage_E,  # the reward of each rollout
+            values_E,
+            columns.sequence_E,
+            spec.gamma,
+            spec.lam,
+            penalties_E=penalties_E,
+        )
+    columns.advantage_E = whiten(advantages_E) if spec.whiten else advantages_E
+    return explained_variance(values_E[asked_E], columns.return_E[asked_E])
 
 
 def _of_net_rewards(

@@ -6,9 +6,9 @@ nothing behind.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,14 @@ from art.errors import (
     TrainingError,
 )
 from art.training.checkpoint import (
+    SavedCritic,
     TokenizerFiles,
     TrainerState,
+    begin_checkpoint,
     content_of,
     read_checkpoint,
-    write_checkpoint,
 )
-from art.training.critic import Critic
+from art.training.critic import VALUE_SEED, Critic, ValueAdapter
 from art.training.device_memory import MemoryPeak
 from art.training.first_pass import References
 from art.training.known_footprints import KnownFootprints
@@ -42,15 +43,14 @@ from art.training.lora import is_plain_adapter, read_plain_adapter
 from art.training.lora_product import NotSharedError
 from art.training.losses.registry import make_loss
 from art.training.memory_plan import LARGEST, MEGABYTE, Checkpointing, MemoryPlan, MemoryPlanner
-from art.training.open_model import OpenModel, fresh_moments, unchanged_on_failure
+from art.training.open_model import OpenModel, right_moments, unchanged_on_failure
 from art.training.optimizer import (
+    Moments,
     get_rng,
-    make_optimizer,
     rate_at,
     rate_by_size,
     seeded_rng,
     set_rng,
-    spell_rng,
     step_optimizer,
 )
 from art.training.policy import Policy
@@ -63,18 +63,12 @@ from art.wire.models import ManifestEntry
 from art.wire.training import (
     RATE_BY_SIZE,
     LoraSpec,
-    OptimizerSpec,
+    OptimizerName,
     ProbeReply,
     StepReply,
     StepRequest,
     TrainRequest,
 )
-
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""The integer dtypes by their size in bytes."""
-
-START = OptimizerSpec(learning_rate=1e-5, weight_decay=0.0, max_grad_norm=1.0)
-"""Numbers of an optimizer that has not stepped yet; each step brings its own."""
 
 
 class AskedBatch(NamedTuple):
@@ -124,7 +118,8 @@ class Trainer:
         """Make a fresh LoRA, or train all weights (None), or restore either. An open model of that name is
         forgotten. Returns the step.
 
-        Raises CheckpointError (nothing is changed), ConfigurationError (unknown LoRA targets).
+        Raises CheckpointError (nothing is changed), ConfigurationError (unknown LoRA targets, a missing
+        optimizer).
         """
         lora = self._weights.resolve(lora)
         state = None
@@ -144,10 +139,10 @@ class Trainer:
         if state is not None and checkpoint is not None:
             try:
                 self._weights.load(model.adapter, checkpoint)
-                model.restore(state, checkpoint, self._critic)
+                model.restore(state, checkpoint, self._make_critic)
                 model.content = self._content(checkpoint)
-            except CheckpointError:
-                self._weights.remove(model.adapter)
+            except ARTError:  # CheckpointError, or its optimizer is of a library that is missing
+                self._remove(model)
                 raise
         self._forget(name)
         self._open[name] = model
@@ -186,9 +181,13 @@ class Trainer:
             model.forget_gradients()
         before, model.recorded, model.content = model.content, None, None
         with self.ranks.agree():
+            self._give_critic(model, request)
             self._weights.activate(model.adapter, dropout=request.gradient != "none")
             plan = self._planner.plan(
-                model.parameters.values(), longest=int(tree.depth_T.max()) + 1, stepped=model.step > 0
+                model.parameters.values(),
+                longest=int(tree.depth_T.max()) + 1,
+                moments=model.moments.bytes_to_come(),
+                critic=model.critic if request.algorithm.critic is not None else None,
             )
         plan = self._agreed(plan)
         compute = request.compute
@@ -209,6 +208,8 @@ class Trainer:
         if not moved:
             model.content = before
         self._note(model, request, columns, moved=moved)
+        if moved and request.advance:
+            model.follow(request.algorithm, metrics["loss/entropy"])
         return {**metrics, **self._facts(model, request, plan, peak)}
 
     def train_together(self, batches: Sequence[AskedBatch]) -> list[dict[str, float]]:
@@ -234,7 +235,7 @@ class Trainer:
         plan = self._planner.plan(
             largest.parameters.values(),
             longest=max(int(batch.tree.depth_T.max()) + 1 for batch in batches),
-            stepped=all(model.step > 0 for model in models),
+            moments=max(model.moments.bytes_to_come() for model in models),
         )
         compute = batches[0].request.compute
         self.policy.logit_rows = compute.logit_rows
@@ -298,12 +299,12 @@ class Trainer:
     ) -> tuple[dict[str, float], TokenColumns | None]:
         """A batch's own update, which leaves everything as it was where it fails."""
         model = self._model(request.model)
-        with (
-            fresh_moments(model.optimizer, when=request.kind != model.kind),
-            self._unchanged_on_failure(model, learner.critic, several=update_count(request.algorithm) > 1),
-        ):
+        with ExitStack() as put_back:
+            put_back.enter_context(right_moments(model, request.optimizer, request.kind))
+            several = update_count(request.algorithm) > 1
+            put_back.enter_context(self._unchanged_on_failure(model, learner.critic, several=several))
             return train_step(
-                learner,
+                replace(learner, optimizer=model.optimizer),
                 tree,
                 entries,
                 request,
@@ -323,12 +324,14 @@ class Trainer:
         """Moves the weights by the gradients that are held, and holds none afterwards, whatever happens.
 
         Raises NotFoundError (model is not open), TrainingError (it is at another step, holds another number
-        of batches, or their sum is not finite: the weights are as before).
+        of batches, or their sum is not finite: the weights are as before), ConfigurationError (its moments
+        are another optimizer's).
         """
         model = self._model(request.model)
         self._check_place(model, request.model, request.step, request.batches)
+        model.check_optimizer(request.optimizer.name, model.kind)
         model.batches, model.recorded = 0, None
-        with self._unchanged_on_failure(model):
+        with right_moments(model, request.optimizer, model.kind), self._unchanged_on_failure(model):
             norm = step_optimizer(model.optimizer, request.optimizer, learning_rate=request.rate, loss=0.0)
         model.spec, model.content, model.step = request.optimizer, None, model.step + 1
         return StepReply(step=model.step, grad_norm=norm)
@@ -342,20 +345,42 @@ class Trainer:
         return replace(plan, token_budget=min(budget for budget, _ in plans))
 
     def _learner(self, model: OpenModel, request: TrainRequest) -> Learner:
-        if request.algorithm.critic is not None and model.critic is None:
-            model.critic = self._critic()
+        kl = request.algorithm.kl
+        averaged = model.averaged() if kl is not None and kl.reference == "average" else None
         return Learner(
             policy=self.policy,
             optimizer=model.optimizer,
             loss=make_loss(request.algorithm),
-            references=References(self.policy, self._weights, model.adapter),
+            references=References(self.policy, self._weights, model.adapter, averaged),
             critic=model.critic if request.algorithm.critic is not None else None,
+            entropy_coefficient=model.coefficient_of(request.algorithm.entropy),
             ranks=self.ranks,
         )
 
-    def _critic(self) -> Critic:
+    def _give_critic(self, model: OpenModel, request: TrainRequest) -> None:
+        """Makes the critic that the step asks for, where there is none. Another adapter may compute then."""
+        spec = request.algorithm.critic
+        if spec is None or model.critic is not None:
+            return
+        saved = None
+        if spec.kind == "adapter" and model.lora is not None:
+            lora = LoraSpec(r=spec.rank, alpha=spec.alpha, targets=model.lora.targets)
+            saved = SavedCritic(lora=lora, first_step=model.step)
+        model.critic = self._make_critic(saved)
+
+    def _make_critic(self, saved: SavedCritic | None) -> Critic:
+        """A fresh one: a probe, or the value model of this shape."""
         hidden = self.policy.causal_lm.config.get_text_config().hidden_size
-        return Critic(hidden, dtype=self.policy.dtype, device=self.policy.device)
+        adapter = None
+        if saved is not None:
+            name = self._attach_fresh(saved.lora, seed=VALUE_SEED)
+            adapter = ValueAdapter(
+                name=name,
+                saved=saved,
+                parameters=self._weights.parameters(name),
+                computing=partial(self._weights.computing, name),
+            )
+        return Critic(hidden, dtype=self.policy.dtype, device=self.policy.device, adapter=adapter)
 
     def _rate(self, model: OpenModel, request: TrainRequest) -> float:
         if request.rate is not None:
@@ -372,11 +397,13 @@ class Trainer:
         """Raise what can be known before anything runs.
 
         NotFoundError (model is not open), TrainingError (it is at another step), ConfigurationError
-        (unknown loss), TokenMismatchError (an id is outside the vocabulary, or nothing is trained).
+        (unknown loss, another optimizer than before, or a target or reference that cannot be),
+        TokenMismatchError (an id is outside the vocabulary, or nothing is trained).
         """
         model = self._model(request.model)
         if request.gradient == "step":
             self._check_place(model, request.model, request.step, 0)
+            model.check_optimizer(request.optimizer.name, request.kind)
         else:
             self._check_place(model, request.model, request.step, request.update or model.batches)
         if request.gradient == "step" and request.update != model.update:
@@ -385,6 +412,8 @@ class Trainer:
                 f"number {request.update}. Open that step's checkpoint and send its batches in their order."
             )
         make_loss(request.algorithm)
+        self._check_state(model, request)
+        model.check_critic(request.model, request)
         if not len(tree):
             raise TokenMismatchError(
                 "The batch is empty: no token has an advantage, so there is nothing to train."
@@ -393,6 +422,26 @@ class Trainer:
         self._check_ids(least, int(tree.tokens_T.max()))
         if entries.candidates is not None and len(entries.candidates):
             self._check_ids(int(entries.candidates.id_J.min()), int(entries.candidates.id_J.max()))
+
+    def _check_state(self, model: OpenModel, request: TrainRequest) -> None:
+        """Raises ConfigurationError where a part of the algorithm cannot move from step to step."""
+        entropy, kl = request.algorithm.entropy, request.algorithm.kl
+        most = math.log(self.policy.head.vocab_size)
+        if entropy is not None and entropy.target is not None and entropy.target >= most:
+            raise ConfigurationError(
+                f"entropy.target is {entropy.target!r}; no distribution over the {self.policy.name!r} "
+                f"vocabulary of {self.policy.head.vocab_size} ids has {most:.3f} nats or more."
+            )
+        moves = "entropy.target" if entropy is not None and entropy.target is not None else None
+        if kl is not None and kl.reference == "average":
+            moves = "kl.reference 'average'"
+            if model.lora is None:
+                raise ConfigurationError(
+                    f"{moves} is a second LoRA, and {request.model!r} trains all weights. Use kl.reference "
+                    "'step' with `every`."
+                )
+        if moves is not None and request.gradient != "step":
+            raise ConfigurationError(f"{moves} follows steps; gradients that are added up make none of it.")
 
     @staticmethod
     def _check_place(model: OpenModel, name: str, step: int, batches: int) -> None:
@@ -443,9 +492,14 @@ class Trainer:
         )
 
     def save(self, name: str, path: Path) -> list[str]:
-        """Write a checkpoint folder that must not exist; returns its files.
+        """Write a checkpoint folder that must not exist; returns its files. Raises CheckpointError, also in
+        the middle of a step.
+        """
+        return self.begin_save(name, path)()
 
-        Raises CheckpointError, also in the middle of a step.
+    def begin_save(self, name: str, path: Path) -> Callable[[], list[str]]:
+        """Writes down what a model holds. What is returned finishes what `save` does, in any thread: the
+        model may move on meanwhile. Both raise what `save` raises.
         """
         model = self._model(name)
         if model.update:
@@ -458,26 +512,20 @@ class Trainer:
             return [*self._weights.save(model.adapter, folder), *model.save(folder)]
 
         state = model.state(self.policy.name, self.policy.fingerprint)
-        files = write_checkpoint(path, state, write, self._tokenizer.place)
-        model.content = self._content(path)
-        return files
+        complete = begin_checkpoint(path, state, write, self._tokenizer.place)
+        content: dict[str, ManifestEntry] = {}  # of no checkpoint, until it is there
+        model.content = content
+
+        def finish() -> list[str]:
+            files = complete()
+            content.update(self._content(path) or {})
+            return files
+
+        return finish
 
     def digest(self, name: str) -> str:
-        """Returns a fingerprint of all that the model's next step depends on. Ranks have the same.
-
-        Of each tensor, the sum of its bits as integers: where a billion weights are, in a second.
-        """
-        model = self._model(name)
-        tensors = {key: one.detach() for key, one in model.parameters.items()}
-        for key, parameter in model.parameters.items():
-            for moment, value in model.optimizer.state.get(parameter, {}).items():
-                tensors[f"{moment}.{key}"] = value
-        tensors |= {} if model.critic is None else model.critic.state()
-        digest = hashlib.sha256(f"{model.step} {model.update} {spell_rng(model.rng)}".encode())
-        for key in sorted(tensors):
-            bits = tensors[key].contiguous().reshape(-1).view(INTEGERS[tensors[key].element_size()])
-            digest.update(f"{key} {int(bits.sum(dtype=torch.int64))}\n".encode())
-        return digest.hexdigest()
+        """Returns a fingerprint of all that the model's next step depends on. Ranks have the same."""
+        return self._model(name).digest()
 
     def parameters(self, name: str) -> Mapping[str, torch.nn.Parameter]:
         """Returns the trained parameters of an open model, by name."""
@@ -493,18 +541,35 @@ class Trainer:
     def _forget(self, name: str) -> None:
         model = self._open.pop(name, None)
         if model is not None:
-            self._weights.remove(model.adapter)
+            self._remove(model)
+
+    def _remove(self, model: OpenModel) -> None:
+        for adapter in model.adapters:
+            self._weights.remove(adapter)
 
     def _attach(self, lora: LoraSpec | None, seed: int) -> OpenModel:
-        self._opened += 1
-        adapter = f"a{self._opened}"
-        self._weights.attach(adapter, lora, seed=seed)
+        adapter = self._attach_fresh(lora, seed=seed)
         parameters = self._weights.parameters(adapter)
-        optimizer = make_optimizer(list(parameters.values()), START)
-        optimizer.register_step_post_hook(lambda *_: self._weights.stepped(adapter))
+
+        def make(name: OptimizerName) -> Moments:
+            moments = Moments(name, parameters, self._weights.matrices(adapter))
+            moments.optimizer.register_step_post_hook(lambda *_: self._weights.stepped(adapter))
+            return moments
+
         return OpenModel(
-            adapter=adapter, lora=lora, parameters=parameters, optimizer=optimizer, rng=seeded_rng(seed)
+            adapter=adapter,
+            lora=lora,
+            parameters=parameters,
+            make_moments=make,
+            moments=make("adamw"),
+            rng=seeded_rng(seed),
         )
+
+    def _attach_fresh(self, lora: LoraSpec | None, *, seed: int) -> str:
+        """Returns its internal name."""
+        self._opened += 1
+        self._weights.attach(name := f"a{self._opened}", lora, seed=seed)
+        return name
 
     def _model(self, name: str) -> OpenModel:
         if name not in self._open:

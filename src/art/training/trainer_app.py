@@ -252,11 +252,13 @@ class TrainerRoutes:
     async def save(self, request: Request) -> Response:
         asked = await _parse(SaveRequest, request)
 
-        def work() -> SaveReply:
-            files = self._trainer.save(asked.model, Path(asked.path))
-            return SaveReply(step=self._trainer.steps[asked.model], files=files)
+        def work() -> tuple[int, Callable[[], list[str]]]:
+            step = self._trainer.steps[asked.model]
+            return step, self._trainer.begin_save(asked.model, Path(asked.path))
 
-        return _reply(await self._in_thread(work))
+        step, finish = await self._in_thread(work)
+        files = await asyncio.to_thread(finish)  # waits for the disk, as no other model has to
+        return _reply(SaveReply(step=step, files=files))
 
     async def score(self, request: Request) -> Response:
         asked = await _parse(ScoreRequest, request)

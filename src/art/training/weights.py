@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from peft.tuners.lora.layer import ParamWrapper
 from safetensors import SafetensorError
 from torch.utils.hooks import RemovableHandle
 from transformers.utils import logging
@@ -158,6 +159,15 @@ class FullWeights:
         """
         return self._exact.exact
 
+    def matrices(self) -> frozenset[str]:
+        """See `Weights.matrices`."""
+        causal_lm = self._policy.causal_lm
+        layers = [one for one in causal_lm.modules() if isinstance(one, torch.nn.Embedding)]
+        at_ends = {id(one.weight) for one in (*layers, causal_lm.get_output_embeddings()) if one is not None}
+        return frozenset(
+            name for name, one in self._parameters.items() if one.ndim == 2 and id(one) not in at_ends
+        )
+
     def save(self, name: str, folder: Path) -> list[str]:
         """Write the model as transformers does, so that it loads from this folder; returns its files."""
         self.activate(name)
@@ -283,6 +293,10 @@ class Weights:
             self._full.deactivate()
             self._adapters.activate(name, dropout=dropout)
 
+    def computing(self, name: str) -> AbstractContextManager[None]:
+        """Has another adapter, without dropout, compute and learn inside the block; an adapter is active."""
+        return self._adapters.computing(name)
+
     def can_share(self, name: str) -> bool:
         """Returns whether these weights can compute beside others: `segmented`."""
         return name not in self._full.names and self._adapters.can_share(name)
@@ -313,6 +327,14 @@ class Weights:
     def parameters(self, name: str) -> dict[str, torch.nn.Parameter]:
         """Trained parameters by the names under which they are saved."""
         return self._full.parameters() if name in self._full.names else self._adapters.parameters(name)
+
+    def matrices(self, name: str) -> frozenset[str]:
+        """The trained parameters that are one matrix each from hidden states to hidden states: no vectors, no
+        stacks of the matrices of experts, no embeddings, no output layer.
+        """
+        if name in self._full.names:
+            return self._full.matrices()
+        return self._adapters.matrices(name)
 
     def save(self, name: str, folder: Path) -> list[str]:
         """Write a PEFT adapter, or a whole model as transformers does; returns the files."""
@@ -379,5 +401,7 @@ def _fill(causal_lm: torch.nn.Module, seed: int) -> None:
         drawn = torch.randn(up.shape, generator=generator)
         # The expected norm of a product with independent rows: ||B A|| = sd(B) sqrt(out) ||A||.
         norm = float(down.float().norm()) * up.shape[0] ** 0.5 * module.scaling[_NAME]
-        size = STRENGTH * float(gather_whole(unpacked_weight(module.get_base_layer())).norm()) / norm
+        base = module.get_base_layer()
+        weight = module.get_param() if isinstance(module, ParamWrapper) else unpacked_weight(base)
+        size = STRENGTH * float(gather_whole(weight).norm()) / norm
         up.copy_(drawn * size)

@@ -60,7 +60,7 @@ def _begin(config: TrainerConfig, thread: ThreadPoolExecutor) -> tuple[Future[Tr
     """The trainer, loaded; of the leader of several ranks, still waiting for them, and the port where."""
     gang = config.gang
     if gang is None:
-        trainer = thread.submit(_load, config)
+        trainer = thread.submit(load_trainer, config)
         trainer.result()
         resume_collector()
         return trainer, None
@@ -69,7 +69,7 @@ def _begin(config: TrainerConfig, thread: ThreadPoolExecutor) -> tuple[Future[Tr
         from art.training.lockstep import follow, meet
 
     store, port = meet(config.host, gang)
-    trainer = thread.submit(_join, config, gang, store)
+    trainer = thread.submit(join_gang, config, gang, store)
     if gang.rank == 0:
         trainer.add_done_callback(_end_if_it_failed)
         return trainer, port
@@ -77,13 +77,13 @@ def _begin(config: TrainerConfig, thread: ThreadPoolExecutor) -> tuple[Future[Tr
     return trainer, None
 
 
-def _join(config: TrainerConfig, gang: RankSpec, store: Store) -> Trainer:
+def join_gang(config: TrainerConfig, gang: RankSpec, store: Store) -> Trainer:
     """The trainer of one rank. All ranks load at the same time: a sharded base is cut by all of them."""
     with import_lock:
         from art.training.lockstep import join
 
     ranks = join(store, gang, host=config.host, device=_placement(config)[0], when_lost=_end_with_group)
-    trainer = _load(config, ranks)
+    trainer = load_trainer(config, ranks)
     resume_collector()
     return trainer
 
@@ -125,7 +125,10 @@ def _placement(config: TrainerConfig) -> tuple[str, str]:
     return device, dtype
 
 
-def _load(config: TrainerConfig, ranks: RankGroup | None = None) -> Trainer:
+def load_trainer(
+    config: TrainerConfig, ranks: RankGroup | None = None, *, kind: type[Trainer] | None = None
+) -> Trainer:
+    """Returns a trainer with its base model in memory; torch has the configuration's threads."""
     leave_out_bitsandbytes(config)
     with import_lock:
         import torch
@@ -151,7 +154,7 @@ def _load(config: TrainerConfig, ranks: RankGroup | None = None) -> Trainer:
     if threads is not None:
         torch.set_num_threads(threads)
     leads = ranks is not None and ranks.is_leader
-    return (LeadingTrainer if leads else Trainer)(
+    return (kind or (LeadingTrainer if leads else Trainer))(
         policy,
         token_budget=config.token_budget,
         checkpointing=config.checkpoint_activations,

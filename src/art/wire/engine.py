@@ -27,13 +27,13 @@ Worked example, one request and its answer:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
 
 from art import errors
 from art.errors import ARTError, ConfigurationError, OverloadedError, ServerError, WorkerError
-from art.wire.records import Bits, MaybeNaN, Strict, first_flaw
+from art.wire.records import Bits, GrownRecord, MaybeNaN, Strict, first_flaw
 from art.wire.sampling import Sampling
 
 DType = Literal["auto", "float32", "bfloat16"]
@@ -100,7 +100,7 @@ class WorkerStart(Strict):
 
     base_model: str
     """A local folder or a hub name."""
-    key: str = Field(min_length=16)
+    key: str = Field(min_length=16, repr=False)
     """Every later request must carry it as a bearer token."""
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
@@ -156,19 +156,45 @@ class UnloadAdapter(Strict):
     name: str
 
 
-class EngineScoreRequest(Strict):
+MOST_ALTERNATIVES = 65_536
+"""The ids of a prompt that may be named in one request, and the ids that may be drawn."""
+
+
+class Alternatives(Strict):
+    """Other ids in the places of a row: place p is that of `row[p]`, from 1 on."""
+
+    ids: list[tuple[int, int]] = Field(default_factory=list, max_length=MOST_ALTERNATIVES)
+    """Places and ids whose logprobs to tell."""
+    draws: int = Field(default=0, ge=0, le=MOST_ALTERNATIVES)
+    """How many ids to draw in each place, each independently of the others."""
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """That of the draws. The logprobs are those at temperature 1."""
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+
+
+class EngineScoreRequest(GrownRecord):
+    LATER: ClassVar[frozenset[str]] = frozenset({"alternatives"})
+
     adapter: str | None = None
     rows: list[list[int]]
     """Each row at least two ids."""
     most: int | None = Field(default=None, ge=0)
     """The number of most probable ids to return in each place; None: none, and a row may fill the context."""
+    alternatives: Alternatives | None = None
+    """What else to tell of the only row."""
 
 
-class EngineScoreReply(Strict):
+class EngineScoreReply(GrownRecord):
+    LATER: ClassVar[frozenset[str]] = frozenset({"named", "drawn"})
+
     logprobs: list[list[MaybeNaN]]
     """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1."""
     tops: list[list[list[tuple[int, float]]]] = Field(default_factory=list)
     """The most probable ids in the place of each of these numbers, best first, where they were asked for."""
+    named: list[MaybeNaN] = Field(default_factory=list)
+    """The logprobs of `Alternatives.ids`."""
+    drawn: list[list[tuple[int, float]]] = Field(default_factory=list)
+    """The draws in each place, with their logprobs."""
 
 
 class GenerateMessage(Strict):

@@ -39,6 +39,8 @@ class MakeStepRequest(Strict):
     optimizer: OptimizerSpec
     rate: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """The learning rate."""
+    keep_steps: list[int] | None = None
+    """Once it is made, earlier steps but these are deleted, as by `delete_checkpoints`. None: all stay."""
 
 
 class MadeStep(Strict):

@@ -2,6 +2,7 @@
 
     POST /art/models/{project}/{name}/train        TrainJobRequest -> JobInfo      idempotent by `job_id`
     POST /art/models/{project}/{name}/train_sft    SftJobRequest -> JobInfo        idempotent by `job_id`
+    POST .../train_extension                       ExtensionJobRequest -> JobInfo  idempotent by `job_id`
     GET  /art/jobs?model=&state=&before=&limit=    -> JobList, newest first
     GET  /art/jobs/{job_id}                        -> JobInfo
     GET  /art/jobs/{job_id}/events?after=N         -> one JobEvent a line, from number N + 1 on
@@ -14,12 +15,12 @@ token by token. All batches of a job make one step.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, FiniteFloat, model_validator
 
 from art.wire.algorithm import Algorithm
-from art.wire.records import Strict
+from art.wire.records import GrownRecord, Strict
 from art.wire.rollout_record import ContextRow, RolloutFailure, RolloutNotes, SheetRow
 from art.wire.training import ComputeSpec, OptimizerSpec, TrainingKind
 
@@ -34,8 +35,10 @@ class GivenHistory(Strict):
     rendered."""
 
 
-class TrainTrajectory(Strict):
+class TrainTrajectory(GrownRecord):
     """One rollout: its reward and the samples (ledger rows) it is made of, in order."""
+
+    LATER: ClassVar[frozenset[str]] = frozenset({"parts"})
 
     rollout: str
     """The client's name for the rollout, unique within the job; messages and the balance sheet use it."""
@@ -50,6 +53,8 @@ class TrainTrajectory(Strict):
     """Sample -> the value of the state after its turn."""
     turn_states: dict[str, str] = Field(default_factory=dict)
     """Sample -> the environment's name of the state that it was sampled in; without one, its prompt's ids."""
+    parts: dict[str, FiniteFloat] = Field(default_factory=dict)
+    """The parts of its reward that the algorithm takes, by name."""
     given: list[GivenHistory] = Field(default_factory=list)
     """All histories with their messages, where what was not sampled is trained too."""
     notes: RolloutNotes = RolloutNotes()
@@ -60,8 +65,14 @@ JUDGE_PREFIX = "judge/"
 """Begins the names of a group's metrics that say how far its judge can be trusted."""
 
 
-class TrainGroup(Strict):
+Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""How often a group counts in the loss: 2 is the group twice."""
+
+
+class TrainGroup(GrownRecord):
     """Attempts at one scenario. `failed` counts rollouts that ended in an exception."""
+
+    LATER: ClassVar[frozenset[str]] = frozenset({"weight", "replaced"})
 
     trajectories: list[TrainTrajectory]
     failed: int = Field(0, ge=0)
@@ -70,6 +81,9 @@ class TrainGroup(Strict):
     judge: dict[str, FiniteFloat] = Field(default_factory=dict)
     """How far the judge of the rewards can be trusted (`judge/agreement` ...). The step's record keeps the
     mean over its groups, as `group_judge/agreement`."""
+    weight: Weight = 1.0
+    replaced: bool = False
+    """True for a discarded group without a signal, in whose place another was rolled out."""
 
 
 class RateSpec(Strict):
@@ -105,10 +119,10 @@ class BalanceSheet(Strict):
     stale (sampled too many steps ago), truncated (cut at its token limit, where the algorithm leaves those
     out), overlong (a sample longer than can be trained), damaged (the ledger's row of a sample is not what
     was written; that sample's tokens are not known), zero_advantage (its reward says nothing: as good as the
-    mean), discarded (the program left its group out), untrainable (every sample was drawn from a distribution
-    that the trainer does not compute), mismatch (the algorithm's masks dropped every token of the step, so
-    no rollout was trained), context (tokens of samples that cannot be trained, in trained rollouts; no
-    rollouts).
+    mean), discarded (the program left its group out), replaced (its group had no signal, and another was
+    rolled out in its place), untrainable (every sample was drawn from a distribution that the trainer does
+    not compute), mismatch (the algorithm's masks dropped every token of the step, so no rollout was trained),
+    context (tokens of samples that cannot be trained, in trained rollouts; no rollouts).
     """
 
     started: SheetRow = SheetRow()
@@ -139,6 +153,8 @@ IDENTICAL = "data/identical_rollouts"
 """The metric that counts trained rollouts of the same tokens as others of their group, where the advantages
 add up to zero; only where there are any.
 """
+TURN_RETURN = "reward/turn_return_mean"
+"""The metric of an algorithm of turns: the mean of what a turn and the later ones earn, discounted."""
 ONE_SEED_GROUPS = "data/one_seed_groups"
 """The metric that counts groups of one reply, because their requests had one seed; only where there are any.
 """
@@ -241,6 +257,7 @@ class SftConversation(Strict):
 
 
 class SftJobRequest(Strict):
+    VERB: ClassVar[str] = "train_sft"
     job_id: str
     """Made by the client, so that a lost reply can be asked for again."""
     conversations: list[SftConversation]
@@ -267,3 +284,14 @@ class SftJobRequest(Strict):
                 if not 0 <= index < count:
                     raise ValueError(f"batch {number} names conversation {index} of {count}")
         return self
+
+
+class ExtensionJobRequest(SftJobRequest):
+    """A job on conversations of a kind that an extension gives, which says what is made of them."""
+
+    VERB: ClassVar[str] = "train_extension"
+    job: str
+    """The kind: the name at the door for extensions."""
+    algorithm: Algorithm
+    options: dict[str, Any] = Field(default_factory=dict)
+    """The kind's own."""

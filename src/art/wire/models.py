@@ -211,7 +211,7 @@ MANIFEST_FILE = "manifest.json"
 JOB_FILE = "job.json"
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
-TRAINERS_FILES = frozenset({"optimizer.safetensors", "critic.safetensors"})
+TRAINERS_FILES = frozenset({"optimizer.safetensors", "critic.safetensors", "average.safetensors"})
 """The files of a checkpoint that no engine reads, larger than the adapter."""
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -283,28 +283,3 @@ class DrainNodeReply(Strict):
     node: str
     moved: list[str]
     """Names of the workers that serve elsewhere now."""
-
-
-class MergeRequest(Strict):
-    """The one line on the standard input of `python -m art.training.merge`."""
-
-    checkpoint: str
-    """The folder of a step: an adapter, or all weights."""
-    base_model: str
-    to: str
-    """The folder to write, which must not exist."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """The dtype of the written weights."""
-    chat_template: str | None = None
-    """Takes the place of the base model's."""
-
-
-class MergeReply(Strict):
-    """The one line on its standard output."""
-
-    dtype: str | None = None
-    parameters: int | None = None
-    difference: float | None = None
-    """Largest relative difference of the logits before and after merging; None: there was no adapter."""
-    error: str | None = None
-    """Why nothing was written."""

@@ -13,9 +13,17 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from art.wire.quoting import quote_value
 
@@ -29,6 +37,20 @@ class Strict(BaseModel):
     """A record whose unknown fields are refused by name."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class GrownRecord(Strict):
+    """A record with fields that peers of earlier releases refuse: left out where they have their defaults."""
+
+    LATER: ClassVar[frozenset[str]]
+
+    @model_serializer(mode="wrap")
+    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        said: dict[str, Any] = handler(self)
+        for name in self.LATER & said.keys():
+            if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):
+                del said[name]
+        return said
 
 
 Bits = Literal[4, 8, 16]

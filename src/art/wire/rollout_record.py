@@ -12,13 +12,13 @@ The lines of a step add up to its balance sheet (`sum_of_lines`).
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
+from art.process.foreign_files import parse_json
 from art.wire.records import Strict
 
 ROLLOUT_FILE = "rollouts.jsonl"
@@ -123,6 +123,8 @@ class RolloutRecord(RolloutNotes):
     """A reason code of `art.wire.jobs.BalanceSheet`."""
     discarded: bool = False
     """Its group was left out by the program."""
+    weight: float = 1.0
+    """That of its group in the loss."""
     reward: float | None = None
     unscored_reason: Text | None = None
     failure: RolloutFailure | None = None
@@ -140,10 +142,21 @@ class RolloutRecord(RolloutNotes):
     """Its last completion ended at the limit of tokens."""
     samples: list[str] = Field(default_factory=list)
     """The ids of its samples in the ledger, a turn each, in order."""
+    turn_rewards: list[float | None] = Field(default_factory=list)
+    """What each of these turns was given; empty: nothing was given to turns."""
+    turn_returns: list[float | None] = Field(default_factory=list)
+    """What each and the later ones earn, as the algorithm discounts it; empty: it has no returns of turns."""
+    turn_advantages: list[float | None] = Field(default_factory=list)
+    """The advantage of each; empty: not of turns, or computed by the trainer."""
 
     @property
     def turns(self) -> int:
         return len(self.samples)
+
+    def by_sample(self, values: Sequence[float | None]) -> dict[str, float]:
+        """Returns sample -> value, of values of its turns."""
+        named = zip(self.samples, values, strict=False)  # an annotation may have fewer
+        return {sample: value for sample, value in named if value is not None}
 
     def line(self) -> str:
         """Returns the line of the file, with its end. What is at its default is left out."""
@@ -152,17 +165,17 @@ class RolloutRecord(RolloutNotes):
 
 def fold_lines(lines: Iterable[str | bytes]) -> list[RolloutRecord]:
     """Returns the records in the order of their first lines, each with its annotations."""
-    records: dict[tuple[int, int], dict[str, Any]] = {}
+    records: dict[tuple[str, str], dict[str, Any]] = {}
     annotations: dict[str, dict[str, Any]] = {}
     for line in lines:
         try:
-            found = json.loads(line)
+            found = parse_json(line)
         except ValueError:
             continue
         if not isinstance(found, dict):
             continue
         if "fate" in found:
-            records.setdefault((found.get("group", -1), found.get("place", -1)), {}).update(found)
+            records.setdefault((str(found.get("group")), str(found.get("place"))), {}).update(found)
         else:
             annotations.setdefault(str(found.get("rollout")), {}).update(found)
     return [

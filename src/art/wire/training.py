@@ -62,20 +62,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 from pydantic.dataclasses import dataclass
 
 from art.wire.algorithm import Algorithm
-from art.wire.records import Bits, MaybeNaN, Strict
+from art.wire.records import Bits, GrownRecord, MaybeNaN, Strict
 from art.wire.sampling import TRUNCATING, DistributionParameters
 
 
@@ -86,20 +79,32 @@ class LoraSpec(Strict):
     alpha: float = Field(default=32.0, gt=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     targets: list[str] | Literal["all-linear"] = "all-linear"
-    """Last components of module names. `all-linear`: every linear layer of the decoder but its routers; the
-    trainer spells them out in the checkpoint.
+    """Last components of module names. `all-linear`, alone or among others: every linear layer of the decoder
+    but its routers, which the trainer spells out in the checkpoint. `experts`: the weights of all experts.
     """
     use_rslora: bool = False
     """Scale by alpha / sqrt(r) instead of alpha / r (Kalajdzievski, arXiv 2312.03732)."""
 
 
-class OptimizerSpec(Strict):
-    """AdamW; the rate is constant within a step and follows the schedule from step to step."""
+OptimizerName = Literal["adamw", "adamw_8bit", "muon"]
 
+
+class OptimizerSpec(GrownRecord):
+    """An optimizer; the rate is constant within a step and follows the schedule from step to step."""
+
+    LATER: ClassVar[frozenset[str]] = frozenset({"name", "momentum"})
+
+    name: OptimizerName = "adamw"
+    """adamw_8bit: AdamW whose moments are 8-bit numbers with a scale for each block (Dettmers et al.,
+    arXiv:2110.02861). muon: matrices move by their orthogonalized momentum (Jordan 2024), scaled to the size
+    of AdamW's updates (Liu et al., arXiv:2502.16982); what is no matrix has AdamW."""
     learning_rate: Annotated[float, Field(gt=0)] | None
     """None: the value that the literature gives for the model's size."""
     betas: tuple[float, float] = (0.9, 0.99)
+    """AdamW's."""
     eps: float = 1e-8
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Muon's."""
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     warmup_steps: int = Field(default=0, ge=0)
@@ -121,10 +126,12 @@ class OptimizerSpec(Strict):
 RecordTokens = Literal["auto", "all", "none"]
 
 
-class ComputeSpec(Strict):
+class ComputeSpec(GrownRecord):
     """The computation of a step. Only `max_length` changes the result, because it leaves out longer
     samples.
     """
+
+    LATER: ClassVar[frozenset[str]] = frozenset({"record_tokens"})
 
     max_length: int | None = Field(default=None, ge=1)
     """Tokens forwarded at once, and of the longest sample that is trained: a rollout with a longer one is
@@ -136,14 +143,6 @@ class ComputeSpec(Strict):
     record_tokens: RecordTokens = "auto"
     """Which loss entries to record, in `steps/<step>/tokens.safetensors` of the model's folder. auto: all, or
     of a step with more than 200,000 whole groups, drawn by a hash of job and group."""
-
-    @model_serializer(mode="wrap")
-    def _leave_out_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Servers and trainers of earlier releases refuse the name."""
-        said: dict[str, Any] = handler(self)
-        if said.get("record_tokens") == "auto":
-            del said["record_tokens"]
-        return said
 
 
 TOKEN_COLUMNS: Mapping[str, str] = MappingProxyType(
@@ -193,10 +192,37 @@ class TokenFileHeader(Strict):
     """The index in the job of each rollout's group."""
 
 
+Sharding = Literal["none", "fsdp"]
+COMPUTED_FILE = "computed.json"
+"""The file in `steps/<step>/` that says how the step was computed: the JSON of a `ComputedStep`."""
+REQUEST_FILE = "request.json.gz"
+"""The file in `steps/<step>/` with the job's whole request, where the server keeps it."""
+
+
+class ComputedStep(Strict):
+    """The conditions of a step beside its request, its samples and the checkpoint before it.
+
+    Fields of a later release are left out when it is read.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    versions: dict[str, str]
+    """The versions of ART and of the libraries that compute."""
+    trainer: dict[str, Any]
+    """The trainer's `TrainerConfig`, without its key; with the device and dtype that it chose, once known."""
+    ranks: int = 1
+    sharding: Sharding = "none"
+    oldest: int = 0
+    """Rollouts with a sample of an earlier step were stale."""
+    max_length: int | None = None
+    """Longer conversations were left out, where the step learned from conversations."""
+
+
 RATE_BY_SIZE = "loss/learning_rate_by_size"
 """The metric that says which rate the literature gives for the model's size, whatever the step's own was."""
-TrainingKind = Literal["rl", "sft"]
-"""What a step learns from: rewards, or examples."""
+TrainingKind = Literal["rl", "sft", "preference"]
+"""What a step learns from: rewards, examples, or preferences."""
 
 GradientUse = Literal["step", "add", "none"]
 """What becomes of a batch's gradient. step: it moves the weights. add: it is held, and added to that of the
@@ -395,9 +421,6 @@ class TrainerHealth(Strict):
     """The port at which the leader of several ranks is met by the others; None: not such a leader."""
 
 
-Sharding = Literal["none", "fsdp"]
-
-
 class RankSpec(Strict):
     """One process's place among the ranks of a trainer."""
 
@@ -429,7 +452,7 @@ class TrainerConfig(Strict):
     """Folder or hub name to load the weights from; None: `base_model` itself."""
     bits: Bits = 16
     """4 or 8: the base model's linear layers are quantized, and only a LoRA is trained."""
-    key: str = Field(min_length=16)
+    key: str = Field(min_length=16, repr=False)
     """Bearer key of every route."""
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)

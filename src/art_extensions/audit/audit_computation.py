@@ -17,7 +17,7 @@ from art.wire.training import LoraSpec
 from art_extensions.audit.audit_conversation import AuditVerdict
 
 if TYPE_CHECKING:
-    from art.training.audit import LogprobDifference, TrainerSide
+    from art_extensions.audit.trainer_side import LogprobDifference, TrainerSide
 
 REFUSALS = (ARTError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError)
 """What libraries raise for models that they cannot run."""
@@ -42,7 +42,7 @@ class AuditSubject:
 async def computation_verdicts(subject: AuditSubject) -> AsyncIterator[AuditVerdict]:
     """The trainer first: nothing else can be measured where that refuses the model."""
     with import_lock:
-        from art.training.audit import TrainerSide
+        from art_extensions.audit.trainer_side import TrainerSide
 
     try:
         side = await asyncio.to_thread(
@@ -88,7 +88,7 @@ async def engine_verdicts(
     with import_lock:
         from art.engine.builtin.engine import BuiltinEngine
         from art.engine.builtin.peft_folder import read_adapter
-        from art.training.audit import LogprobDifference
+        from art_extensions.audit.trainer_side import LogprobDifference
     from art.wire.engine import BuiltinOptions
 
     try:
@@ -139,7 +139,7 @@ async def completions(
 
 async def peft_verdict(subject: AuditSubject, side: TrainerSide, adapter: Path) -> AuditVerdict:
     with import_lock:
-        from art.training.audit import LogprobDifference, scored_by_peft
+        from art_extensions.audit.trainer_side import LogprobDifference, scored_by_peft
 
     rows = side.prompts(COMPLETIONS)
 

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from art.cli.model_verbs import DataDir, readable_errors
-from art.cli.models import Url, read_summaries, server_backend
-from art.cli.show import printable
+from art.cli.model_summaries import Url, read_summaries, server_backend
+from art.cli.model_verbs import DataDir, printable, readable_errors
 from art.errors import ARTError, ConfigurationError, DeadlineError, NotFoundError, require_extra
 from art.process.imports import import_lock
 

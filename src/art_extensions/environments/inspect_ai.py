@@ -3,6 +3,9 @@
 A scenario is a sample of the task's dataset. The task's own solver plays it and its scorer scores it: the
 reward is the first score as a number, and each score a metric.
 
+A further model of the task, such as a grader or a simulated user, is a role of inspect. `roles` says who
+plays it; its replies are in no trajectory.
+
 inspect runs one evaluation at a time in a process. So the rollouts that are asked for while one runs are the
 tasks of the next, and each of its tasks is one sample with a model of its own: the rollout's endpoint.
 """
@@ -22,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -37,8 +40,10 @@ from art.environments.adapters.environment import (
     check_split,
     text_of_messages,
 )
+from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError, EnvironmentFailedError, extra_needed
 from art.types import SHOW, Unscored
+from art_extensions.environments.inspect_roles import RolePlayer, find_player, make_role
 from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment
 
 if TYPE_CHECKING:
@@ -52,6 +57,10 @@ SAMPLE_S = 600
 """The time that a sample may take in an evaluation, in seconds."""
 RETRIES = 3
 """The number of tries again of a request to the model."""
+TOO_LONG = "model_length"
+"""inspect's reason of a reply that was refused, as the prompt does not fit the model's context."""
+GRADES = ("C", "I", "P", "N")
+"""Words of inspect's scorers."""
 RESERVED = frozenset({"reward", "turns", "truncated"})
 """Names of metrics that a rollout has already."""
 
@@ -90,8 +99,12 @@ class InspectEnvironment(LibraryEnvironment):
     scenarios of "train", which has none by default. seed: the order of the samples where train is given.
     score: the metric that is the reward; None: the first score. time_limit_s: of one sample; inspect scores
     what there is then. request: further arguments of each request, as inspect's GenerateConfig calls them.
-    arguments: those of the task whose names are options here. config: its other arguments.
+    roles: role of the task -> who plays it, an `art.Model` or "module:function" (see `find_player`); those
+    that are not here are the model's. arguments: those of the task whose names are options here. config: its
+    other arguments.
     """
+
+    prefix, extra = PREFIX, EXTRA
 
     def __init__(
         self,
@@ -104,6 +117,7 @@ class InspectEnvironment(LibraryEnvironment):
         score: str | None = None,
         time_limit_s: int = SAMPLE_S,
         request: Mapping[str, Any] | None = None,
+        roles: Mapping[str, Model | str | RolePlayer] | None = None,
         arguments: Mapping[str, Any] | None = None,
         **config: Any,
     ) -> None:
@@ -111,20 +125,22 @@ class InspectEnvironment(LibraryEnvironment):
         options = AdapterOptions(
             seed=seed, train=train or 1, val=held_out, request=request, deadline_s=time_limit_s
         )
-        super().__init__(PREFIX + name, options)
+        super().__init__(self.prefix + name, options)
         if train and val is None:
             raise ConfigurationError(f"{self.name}: train={train} needs val, the number of samples held out")
-        with extra_needed(EXTRA, f"environment {self.name!r}"):
+        with extra_needed(self.extra, f"environment {self.name!r}"):
             import inspect_ai
         self._library = inspect_ai
-        self._task = _make_task(self.name, name, {**config, **(arguments or {})})
+        self._roles = {role: find_player(self.name, role, one) for role, one in (roles or {}).items()}
+        self._task = _make_task(self.name, self._find_task(name), {**config, **(arguments or {})})
         self._samples = list(self._task.dataset)
         if not self._samples:
             raise ConfigurationError(f"{self.name} has no samples")
-        self._order = list(range(len(self._samples)))
+        order = list(range(len(self._samples)))
         if train:
-            random.Random(f"{seed}").shuffle(self._order)
-        self._train, self._val = train, len(self._samples) if val is None else val
+            random.Random(f"{seed}").shuffle(order)
+        held_out = len(order) if val is None else val
+        self._places = {"val": order[:held_out], "train": order[held_out : held_out + train]}
         self._score = score
         self._plays: queue.SimpleQueue[_Play | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
@@ -132,13 +148,10 @@ class InspectEnvironment(LibraryEnvironment):
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """Returns the samples of a split. Raises ConfigurationError for "train" where it has none."""
         check_split(self.name, split)
-        places = (
-            self._order[: self._val] if split == "val" else self._order[self._val : self._val + self._train]
-        )
-        if not places:
+        if not (places := self._places[split]):
             raise ConfigurationError(
-                f"{self.name} has no samples for {split!r}: a task is for evaluation. To train on some of "
-                f"its {len(self._samples)} samples, give train=N and val=M"
+                f"{self.name} has no samples for {split!r}. To train on some of its {len(self._samples)} "
+                "samples, give train=N and val=M"
             )
         return [Scenario(f"{self.name}/{self._id(place)}", {"sample": place}) for place in places]
 
@@ -167,25 +180,43 @@ class InspectEnvironment(LibraryEnvironment):
             _, at, step = model.get_inference_name().rpartition("@")
             async with rollout(model, step=int(step) if at else None) as scope:  # type: ignore[arg-type]
                 where: tuple[str | None, str | None] = scope.base_url, scope.api_key
-                requests = ModelRequests(seed, None)
+                requests = self._new_requests(seed, None)
                 sample = await self._play(scenario, scope.model_name, where, asked, requests)
             trajectory = scope.trajectory
         else:
             trajectory = Trajectory()
             recorder = Recorder(trajectory)
             where = model.inference_base_url, model.inference_api_key
-            requests = ModelRequests(seed, recorder)
+            requests = self._new_requests(seed, recorder)
             with capture_foreign_clients():
                 sample = await self._play(scenario, model.get_inference_name(), where, asked, requests)
             recorder.close()
             trajectory.finish()
-        return self._finish(trajectory, scenario, sample, requests.answered)
+        return self._finish(trajectory, scenario, sample, requests)
 
     async def close(self) -> None:
         """Ends the thread of the evaluations when the last one has ended."""
         if self._worker is not None:
             self._plays.put(None)
             self._worker = None
+
+    def _find_task(self, name: str) -> Callable[..., Any]:
+        """Returns the function that makes the task. Raises ConfigurationError."""
+        file, at, task = name.rpartition("@")
+        return _of_file(self.name, Path(file), task) if at else _of_package(self.name, name)
+
+    def _new_requests(self, seed: int | None, listener: Any) -> ModelRequests:
+        return ModelRequests(seed, listener)
+
+    def _make_roles(self, requests: ModelRequests) -> dict[str, Any]:
+        """Returns the roles of a rollout as models of inspect, each with seeds of its own."""
+        made = {}
+        for number, (role, player) in enumerate(self._roles.items(), 1):
+            model = make_role(role, player)
+            seed = None if requests.seed is None else turn_seed(requests.seed, -number)
+            model.api.generate = watched(model.api.generate, ModelRequests(seed, None))
+            made[role] = model
+        return made
 
     def _id(self, place: int) -> str:
         named = self._samples[place].id
@@ -209,11 +240,14 @@ class InspectEnvironment(LibraryEnvironment):
         model = get_model(
             f"openai-api/art/{model_name}", base_url=where[0], api_key=where[1], memoize=False, config=config
         )
-        model.api.generate = _watched(model.api.generate, requests)
+        model.api.generate = watched(model.api.generate, requests)
+        roles = self._make_roles(requests)
+        self._limit(model, roles, requests)
         task = self._library.task_with(
             copy(self._task),
-            dataset=MemoryDataset([self._samples[scenario.data["sample"]]]),
+            dataset=MemoryDataset([deepcopy(self._samples[scenario.data["sample"]])]),
             model=model,
+            model_roles={**(self._task.model_roles or {}), **roles},
             epochs=1,
             name=f"rollout-{time.monotonic_ns()}",
         )
@@ -229,8 +263,13 @@ class InspectEnvironment(LibraryEnvironment):
                 raise requests.error
             raise EnvironmentFailedError(f"environment {self.name!r} failed: {sample.error.message}")
         if not requests.answered:
-            raise EnvironmentFailedError(f"environment {self.name!r} ended before the model said anything")
+            raise EnvironmentFailedError(
+                f"environment {self.name!r} ended before the model said anything{_length_of(sample)}"
+            )
         return sample
+
+    def _limit(self, model: Any, roles: Mapping[str, Any], requests: ModelRequests) -> None:
+        """Lets a subclass end a rollout; does nothing here."""
 
     def _work(self) -> None:
         """Runs the evaluations, one after another."""
@@ -245,7 +284,7 @@ class InspectEnvironment(LibraryEnvironment):
                     plays.append(following)
             try:
                 found = self._evaluate([play.task for play in plays])
-            except Exception as error:  # noqa: BLE001  # each rollout that waits raises it
+            except BaseException as error:  # noqa: BLE001  # each rollout that waits raises it, sys.exit too
                 message = f"environment {self.name!r} failed: {type(error).__name__}: {error}"
                 found = {play.task.name: EnvironmentFailedError(message) for play in plays}
             for play in plays:
@@ -271,8 +310,18 @@ class InspectEnvironment(LibraryEnvironment):
             # The samples are read from the folder when they are looked at.
             return {log.eval.task: _sample_of(self.name, log) for log in logs}
 
-    def _finish(self, trajectory: Trajectory, scenario: Scenario, sample: Any, turns: int) -> Trajectory:
-        figures = _figures(sample.scores or {})
+    def _read_figures(self, sample: Any) -> dict[str, float]:
+        """Returns the scores as numbers, the reward's first."""
+        return figures_of_scores(sample.scores or {})
+
+    def _is_cut(self, sample: Any, requests: ModelRequests) -> bool:
+        """Returns whether a limit ended the rollout."""
+        return sample.limit is not None
+
+    def _finish(
+        self, trajectory: Trajectory, scenario: Scenario, sample: Any, requests: ModelRequests
+    ) -> Trajectory:
+        figures = self._read_figures(sample)
         chosen = next(iter(figures), None) if self._score is None else self._score
         if self._score is not None and self._score not in figures:
             raise ConfigurationError(
@@ -285,7 +334,8 @@ class InspectEnvironment(LibraryEnvironment):
             reward = figures[chosen]
         numbers = {name: value for name, value in figures.items() if not math.isnan(value)}
         trajectory.reward = reward
-        trajectory.metrics.update(numbers, turns=float(turns), truncated=float(sample.limit is not None))
+        cut = self._is_cut(sample, requests)
+        trajectory.metrics.update(numbers, turns=float(requests.answered), truncated=float(cut))
         listing = "\n".join(f"{name}: {value:g}" for name, value in numbers.items())
         shown = f"{text_of_messages(trajectory.messages())}\n\n{listing}"
         trajectory.metadata.update({SCENARIO_ID: scenario.id, SHOW: shown, "environment": self.name})
@@ -305,7 +355,7 @@ def _logging_kept() -> Iterator[None]:
                 root.removeHandler(handler)
 
 
-def _watched(generate: Callable[..., Any], requests: ModelRequests) -> Callable[..., Any]:
+def watched(generate: Callable[..., Any], requests: ModelRequests) -> Callable[..., Any]:
     """Returns a model's `generate` that seeds and notes its requests."""
 
     async def noted(input: Any, tools: Any, tool_choice: Any, config: Any) -> Any:
@@ -315,9 +365,16 @@ def _watched(generate: Callable[..., Any], requests: ModelRequests) -> Callable[
             answer = result[0] if isinstance(result, tuple) else result
             if isinstance(answer, Exception):
                 raise answer
-            return result
+        requests.answered -= answer.stop_reason == TOO_LONG
+        return result
 
     return noted
+
+
+def _length_of(sample: Any) -> str:
+    """Returns what to add where the prompt did not fit the model's context."""
+    is_long = any(one.stop_reason == TOO_LONG for one in sample.output.choices)
+    return ": the prompt is too long for the model's context" if is_long else ""
 
 
 def _sample_of(full: str, log: Any) -> Any:
@@ -328,7 +385,7 @@ def _sample_of(full: str, log: Any) -> Any:
     return EnvironmentFailedError(f"environment {full!r} failed: {why}")
 
 
-def _figures(scores: Mapping[str, Any]) -> dict[str, float]:
+def figures_of_scores(scores: Mapping[str, Any]) -> dict[str, float]:
     """Returns the scores as numbers, the parts of a score by their names; NaN where one is no number."""
     from inspect_ai.scorer import value_to_float
 
@@ -338,20 +395,29 @@ def _figures(scores: Mapping[str, Any]) -> dict[str, float]:
         named = f"{scorer}_score" if scorer in RESERVED else scorer
         parts = score.value.items() if isinstance(score.value, dict) else [("", score.value)]
         for part, value in parts:
-            number = math.nan if value is None or isinstance(value, list) else to_float(value)
-            found[f"{named}_{part}" if part else named] = float(number)
+            found[f"{named}_{part}" if part else named] = to_float(value) if _is_score(value) else math.nan
     return found
 
 
-def _make_task(full: str, name: str, arguments: Mapping[str, Any]) -> Any:
+def _is_score(value: Any) -> bool:
+    """Returns whether inspect reads a number from a value; it counts other words as 0."""
+    if not isinstance(value, str):
+        return value is not None and not isinstance(value, list)
+    if value in GRADES or value.lower() in ("yes", "true", "no", "false"):
+        return True
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
+def _make_task(full: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Returns the task, made with its arguments. Raises ConfigurationError."""
-    file, at, task = name.rpartition("@")
-    function = _of_file(full, Path(file), task) if at else _of_package(full, name)
     try:
         inspect.signature(function).bind(**arguments)
     except TypeError as error:
         raise ConfigurationError(
-            f"{full}: {error}; the task is {task or name}{inspect.signature(function)}"
+            f"{full}: {error}; the task is {function.__name__}{inspect.signature(function)}"
         ) from error
     try:
         return function(**arguments)

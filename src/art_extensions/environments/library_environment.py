@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,14 @@ from art.environments.adapters.environment import (
     check_split,
     scenario_seed,
 )
+from art.types import text_of_content
 
 if TYPE_CHECKING:
     from art.environments.tasks import Message
     from art.model import Model
+
+MOST_CHARACTERS = 200_000
+"""Limit of an observation as text: more is a picture or a file, which no message shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +102,48 @@ class LibraryEnvironment:
         return EnvironmentThread(self.name, deadline_s=self._deadline_s)
 
     def _conversation(
-        self, model: Model, *messages: Message, seed: int | None, temperature: float, max_tokens: int | None
+        self,
+        model: Model,
+        *messages: Message,
+        seed: int | None,
+        temperature: float,
+        max_tokens: int | None,
+        tools: Sequence[Any] = (),
+        tool_choice: Any = None,
+        own_system: bool = False,
     ) -> RolloutConversation:
-        """Returns a conversation that begins with the system message and these messages."""
-        return RolloutConversation(
+        """Returns a conversation that begins with the system message and these messages. tools: what the
+        model is offered, in OpenAI's form. tool_choice: of the scenario; `request` may have another one.
+        own_system: the scenario's system message stands for the option's.
+        """
+        choice = {} if tool_choice is None else {"tool_choice": tool_choice}
+        offered = {"tools": [*tools]} if tools else {}
+        conversation = RolloutConversation(
             model,
-            [*self._opening, *messages],
+            [*(() if own_system else self._opening), *messages],
             seed=seed,
             temperature=temperature,
             max_tokens=max_tokens,
-            request=self._request,
+            request={**(choice if tools else {}), **self._request, **offered},
         )
+        conversation.trajectory.tools = [*tools] or None
+        return conversation
+
+
+def newest_calls(conversation: RolloutConversation) -> Sequence[Any]:
+    """Returns the calls of tools in the newest reply, each with `id` and `function`."""
+    choice: Any = conversation.trajectory.messages_and_choices[-1]
+    return choice.message.tool_calls or ()
+
+
+def text_of_turns(messages: Sequence[Any]) -> str:
+    """Returns a conversation for people, a paragraph for each message, with its calls of tools."""
+    paragraphs = []
+    for one in messages:
+        calls = [call["function"] for call in one.get("tool_calls") or ()]
+        lines = [
+            text_of_content(one.get("content")),
+            *(f"{call['name']}({call['arguments']})" for call in calls),
+        ]
+        paragraphs.append(f"{one['role']}: " + "\n".join(line for line in lines if line))
+    return "\n\n".join(paragraphs)

@@ -2,7 +2,8 @@
 
 The environment's code runs in the server; here are its address and a session for each rollout. A scenario is
 a seed for `reset`, the observation is what the model is told, its reply is the action, and the reward of a
-rollout is the sum over its steps.
+rollout is the sum over its steps. Where the environment has tools, the model is offered them, and each call
+is an action (openenv_tools.py).
 """
 
 from __future__ import annotations
@@ -14,31 +15,61 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from art.environments.adapters.environment import Scenario, text_of_messages
+from art.environments.adapters.environment import Scenario
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
 from art.process.foreign_files import parse_json
-from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment, takes_options
+from art_extensions.environments.library_environment import (
+    MOST_CHARACTERS,
+    AdapterOptions,
+    LibraryEnvironment,
+    newest_calls,
+    takes_options,
+    text_of_turns,
+)
+from art_extensions.environments.openenv_tools import (
+    ACT,
+    CALL_FIELDS,
+    LIST_TOOLS,
+    ActionTools,
+    InvalidActionError,
+    call_fields,
+    offer_action,
+    offer_listed,
+)
 
 if TYPE_CHECKING:
+    from art.environments.adapters.environment import RolloutConversation
     from art.model import Model
     from art.trajectories import Trajectory
 
 PREFIX, EXTRA = "openenv:", "openenv"
 MOST_MEGABYTES = 16.0
 """Limit of one message of the server."""
-MOST_CHARACTERS = 200_000
-"""Limit of an observation as text: more is a picture or a file, which no message shows."""
 FULL_POLL_S = 1.0
 """Longest wait until a server that has no session left is asked again."""
 FULL = "End other programs that use the server, or raise its max_concurrent_envs"
+KINDS = ("action", "observation", "reset_observation")
+"""The schemas that a server has."""
 OWN_FIELDS = frozenset({"metadata", "done", "reward"})
 """What OpenEnv adds to the fields of actions and observations."""
 _CODE = re.compile(r"\(code: (\w+)\)$")
 """The code at the end of an error of OpenEnv's client."""
+
+
+@dataclass
+class _Episode:
+    """An episode so far."""
+
+    observation: str
+    done: bool
+    reward: float = 0.0
+    invalid: int = 0
+    """Replies and calls that were no action."""
 
 
 class OpenEnvEnvironment(LibraryEnvironment):
@@ -46,8 +77,9 @@ class OpenEnvEnvironment(LibraryEnvironment):
 
     options: a scenario is a seed for `reset`. action: the field of the action that takes the reply; None: its
     only field, else the reply is a JSON object of all fields. observation: the field that the model is told;
-    None: all. max_turns: replies after which a rollout ends as truncated. turn_rewards: each reply earns the
-    reward of its step, for algorithms of turns. reset: further arguments of each `reset`. Raises
+    None: all. tools: the model acts by tool calls; None: if the environment has tools and no `action` is
+    given. max_turns: replies after which a rollout ends as truncated. turn_rewards: each reply earns the
+    reward of its steps, for algorithms of turns. reset: further arguments of each `reset`. Raises
     ConfigurationError where no server of OpenEnv answers.
     """
 
@@ -60,6 +92,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
         *,
         action: str | None = None,
         observation: str | None = None,
+        tools: bool | None = None,
         max_turns: int = 32,
         turn_rewards: bool = False,
         reset: Mapping[str, Any] | None = None,
@@ -71,11 +104,19 @@ class OpenEnvEnvironment(LibraryEnvironment):
             from openenv.core.generic_client import GenericEnvClient
         self._client, self._url = GenericEnvClient, name.rstrip("/")
         schema = _schema(self.name, self._url, self._deadline_s)
-        self._fields = {key: one for key, one in schema["action"].items() if key not in OWN_FIELDS}
-        self._action = _action_field(self.name, self._fields, action)
-        if observation is not None and observation not in schema["observation"]:
+        fields = schema["action"]["properties"]
+        self._fields = {key: one for key, one in fields.items() if key not in OWN_FIELDS}
+        has_tools = not self._fields or {*self._fields} >= CALL_FIELDS
+        if tools and action is not None:
+            raise ConfigurationError(f"{self.name}: tools=True fills all fields; leave action={action!r} out")
+        self._calls_tools = has_tools and action is None if tools is None else tools
+        self._offered = None if has_tools else offer_action(self._fields, schema["action"])
+        """The tools; None: the environment lists them."""
+        self._action = None if self._calls_tools else _action_field(self.name, self._fields, action)
+        known = {**schema["observation"]["properties"], **schema["reset_observation"]["properties"]}
+        if observation is not None and observation not in known:
             raise ConfigurationError(
-                f"{self.name}: observations have no field {observation!r}: {', '.join(schema['observation'])}"
+                f"{self.name}: observations have no field {observation!r}: {', '.join(known)}"
             )
         self._observation, self._max_turns, self._reset = observation, max_turns, dict(reset or {})
         self._turn_rewards = turn_rewards
@@ -99,45 +140,89 @@ class OpenEnvEnvironment(LibraryEnvironment):
     ) -> Trajectory:
         """Plays one episode in a session of its own; see `NamedEnvironment.rollout`.
 
-        A reply that is no action of the environment is answered with the reason, and counted in the metric
-        `invalid_actions`.
+        A reply or a call that is no action of the environment is answered with the reason, and counted in the
+        metric `invalid_actions`. A reply without a call ends the episode of an environment that lists tools.
         """
-        conversation = self._conversation(model, seed=seed, temperature=temperature, max_tokens=max_tokens)
-        total, invalid = 0.0, 0
-        async with self._session(scenario.data["seed"]) as (session, result):
-            observation, done = self._text(result.observation), bool(result.done)
-            while not done and conversation.turns < self._max_turns:
-                conversation.add({"role": "user", "content": observation})
-                try:
-                    action = self._action_of(await conversation.ask())
-                    result = await self._call("step", session.step(action))
-                except InvalidActionError as error:
-                    observation, invalid = f"Invalid action: {error}", invalid + 1
-                    continue
-                observation, done = self._text(result.observation), bool(result.done)
-                total += float(result.reward or 0)
-                if self._turn_rewards:
-                    conversation.reward_turn(float(result.reward or 0))
-        transcript = text_of_messages(conversation.trajectory.messages())
+        async with self._session(scenario.data["seed"]) as (session, offered, result):
+            conversation = self._conversation(
+                model,
+                seed=seed,
+                temperature=temperature,
+                max_tokens=max_tokens,
+                tools=() if offered is None else offered.functions,
+            )
+            episode = _Episode(self._text(result.observation), bool(result.done))
+            if offered is None:
+                await self._play(conversation, session, episode)
+            else:
+                await self._play_calls(conversation, session, episode, offered)
+        transcript = text_of_turns(conversation.trajectory.messages())
         return conversation.finish(
             scenario,
-            reward=total,
+            reward=episode.reward,
             metrics={
                 "turns": float(conversation.turns),
-                "truncated": float(not done),
-                "invalid_actions": float(invalid),
+                "truncated": float(not episode.done and conversation.turns >= self._max_turns),
+                "invalid_actions": float(episode.invalid),
             },
-            show=f"{transcript}\n\nenvironment: {observation}\nreward: {total:g}",
+            show=f"{transcript}\n\nenvironment: {episode.observation}\nreward: {episode.reward:g}",
             environment=self.name,
         )
 
+    async def _play(self, conversation: RolloutConversation, session: Any, episode: _Episode) -> None:
+        """Plays an episode in which a reply is an action."""
+        while not episode.done and conversation.turns < self._max_turns:
+            conversation.add({"role": "user", "content": episode.observation})
+            try:
+                action = self._action_of(await conversation.ask())
+                earned = await self._act(session, episode, action)
+            except InvalidActionError as error:
+                episode.observation, episode.invalid = f"Invalid action: {error}", episode.invalid + 1
+                continue
+            if self._turn_rewards:
+                conversation.reward_turn(earned)
+
+    async def _play_calls(
+        self, conversation: RolloutConversation, session: Any, episode: _Episode, offered: ActionTools
+    ) -> None:
+        """Plays an episode in which each call of a tool is an action."""
+        conversation.add({"role": "user", "content": episode.observation})
+        while not episode.done and conversation.turns < self._max_turns:
+            await conversation.ask()
+            earned, calls = 0.0, newest_calls(conversation)
+            if not calls and offered.listed:
+                return
+            if not calls:
+                episode.invalid += 1
+                conversation.add({"role": "user", "content": f"Invalid action: call the tool {ACT}"})
+            for call in calls:
+                try:
+                    if episode.done:
+                        raise InvalidActionError("the episode has ended")
+                    action = offered.action_of(call.function.name, call.function.arguments)
+                    earned += await self._act(session, episode, action)
+                    result = episode.observation
+                except InvalidActionError as error:
+                    result, episode.invalid = f"Invalid action: {error}", episode.invalid + 1
+                conversation.add({"role": "tool", "tool_call_id": call.id, "content": result})
+            if self._turn_rewards:
+                conversation.reward_turn(earned)
+
+    async def _act(self, session: Any, episode: _Episode, action: Mapping[str, Any]) -> float:
+        """Takes a step, which the episode is told, and returns its reward. Raises what `_call` raises."""
+        result = await self._step(session, action)
+        earned = float(result.reward or 0)
+        episode.observation, episode.done = self._text(result.observation), bool(result.done)
+        episode.reward += earned
+        return earned
+
     @asynccontextmanager
-    async def _session(self, seed: int) -> AsyncIterator[tuple[Any, Any]]:
-        """Yields a session of the server, and what its `reset` told."""
-        session, result = await self._open(seed)
+    async def _session(self, seed: int) -> AsyncIterator[tuple[Any, ActionTools | None, Any]]:
+        """Yields a session of the server, its tools if they are called, and what its `reset` told."""
+        session, offered, result = await self._open(seed)
         self._sessions += 1
         try:
-            yield session, result
+            yield session, offered, result
         finally:
             self._sessions -= 1
             await session.close()
@@ -146,9 +231,9 @@ class OpenEnvEnvironment(LibraryEnvironment):
                     first.set_result(None)
                     break
 
-    async def _open(self, seed: int) -> tuple[Any, Any]:
-        """Returns a session and what its `reset` told. A full server is asked again when a rollout ends, and
-        for `deadline_s` where the sessions are other programs'.
+    async def _open(self, seed: int) -> tuple[Any, ActionTools | None, Any]:
+        """Returns a session, its tools, and what its `reset` told. A full server is asked again when a
+        rollout ends, and for `deadline_s` where the sessions are other programs'.
         """
         full_since = time.monotonic()
         while True:
@@ -160,7 +245,8 @@ class OpenEnvEnvironment(LibraryEnvironment):
                 mode="simulation",
             )
             try:
-                return session, await self._call("reset", session.reset(**self._reset, seed=seed))
+                offered = await self._offer(session)
+                return session, offered, await self._call("reset", session.reset(**self._reset, seed=seed))
             except FullServerError:
                 await session.close()
                 if self._sessions:
@@ -175,6 +261,29 @@ class OpenEnvEnvironment(LibraryEnvironment):
             with suppress(TimeoutError):
                 async with asyncio.timeout(FULL_POLL_S):
                     await ended
+
+    async def _offer(self, session: Any) -> ActionTools | None:
+        """Returns the tools of a session that no `reset` has begun; None: none are called.
+
+        Raises ConfigurationError where the environment has none, and what `_call` raises.
+        """
+        if not self._calls_tools or self._offered is not None:
+            return self._offered if self._calls_tools else None
+        # It is asked before `reset`: some environments count each action after it.
+        answer = await self._call("the list of tools", session.step(LIST_TOOLS))
+        offered = offer_listed(answer.observation)
+        if not offered.functions:
+            raise ConfigurationError(f"{self.name}: the environment lists no tools; give tools=False")
+        return offered
+
+    async def _step(self, session: Any, action: Mapping[str, Any]) -> Any:
+        """Returns the result of an action. Raises what `_call` raises."""
+        # The client of 0.10 opens another session in place of a closed one, whose world was never reset.
+        if session._ws is None or session._ws.state.name != "OPEN":
+            raise EnvironmentFailedError(
+                f"environment {self.name!r}: step failed: the server closed the session"
+            )
+        return await self._call("step", session.step(action))
 
     async def _call(self, action: str, answer: Awaitable[Any]) -> Any:
         """Returns what the server answers. Raises EnvironmentFailedError, InvalidActionError."""
@@ -194,7 +303,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
                 raise InvalidActionError(f"its fields are {self._fields_said()}") from error
             raise EnvironmentFailedError(f"{failed}: {error}") from error
         except Exception as error:  # the connection's, of websockets
-            if action == "reset" and type(error).__name__ == "ConnectionClosedOK":
+            if action != "step" and type(error).__name__ == "ConnectionClosedOK":
                 # A full server tells it and closes: at times before it has read what it was sent.
                 raise FullServerError(f"{failed}: the server closed the session at once. {FULL}") from error
             raise EnvironmentFailedError(f"{failed}: {type(error).__name__}: {error}") from error
@@ -219,7 +328,10 @@ class OpenEnvEnvironment(LibraryEnvironment):
     def _text(self, observation: Mapping[str, Any]) -> str:
         """Returns an observation as the model is told it. Raises EnvironmentFailedError."""
         fields = {key: value for key, value in observation.items() if key not in OWN_FIELDS}
-        if self._observation is not None:
+        fields = fields or dict(observation.get("metadata") or {})  # all that worlds of tools tell at first
+        if self._calls_tools:
+            fields = call_fields(fields)
+        if self._observation is not None and self._observation in fields:  # that of a reset may have others
             fields = {self._observation: fields[self._observation]}
         shown = {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items()}
         text = next(iter(shown.values())) if len(shown) == 1 else "\n".join(map(": ".join, shown.items()))
@@ -232,23 +344,21 @@ class OpenEnvEnvironment(LibraryEnvironment):
         return text
 
 
-class InvalidActionError(Exception):
-    """A reply is no action of the environment; the message tells the model why."""
-
-
 class FullServerError(EnvironmentFailedError):
     """The server has no session left."""
 
 
 def _schema(full: str, url: str, deadline_s: float) -> dict[str, dict[str, Any]]:
-    """Returns the fields of actions and observations, by name. Raises ConfigurationError."""
+    """Returns the JSON schemas of KINDS. Raises ConfigurationError."""
     if not url.startswith(("http://", "https://")):
         raise ConfigurationError(f"{full}: write the address of a running server: openenv:http://HOST:PORT")
     try:
         answer = httpx.get(f"{url}/schema", timeout=deadline_s)
         answer.raise_for_status()
-        schema = answer.json()
-        return {kind: dict(schema[kind]["properties"]) for kind in ("action", "observation")}
+        schema = {"reset_observation": {"properties": {}}, **answer.json()}  # 0.3 has none
+        for kind in KINDS:
+            dict(schema[kind]["properties"])
+        return {kind: schema[kind] for kind in KINDS}
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ConfigurationError(
             f"{full}: no server of OpenEnv answers at {url}/schema ({type(error).__name__}: {error}). "
@@ -256,7 +366,7 @@ def _schema(full: str, url: str, deadline_s: float) -> dict[str, dict[str, Any]]
             "give its address"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{full}: {url}/schema is no schema of OpenEnv 0.3: {error!r}") from error
+        raise ConfigurationError(f"{full}: {url}/schema is no schema of OpenEnv: {error!r}") from error
 
 
 def _action_field(full: str, fields: Mapping[str, Any], chosen: str | None) -> str | None:
@@ -265,8 +375,8 @@ def _action_field(full: str, fields: Mapping[str, Any], chosen: str | None) -> s
         raise ConfigurationError(f"{full}: actions have no field {chosen!r}: {', '.join(fields)}")
     if not fields:
         raise ConfigurationError(
-            f"{full}: its actions have no fields, as those of a server of tools. Train on its tools by their "
-            "MCP address: `art mcp train`"
+            f"{full}: its actions have no fields that a reply fills. If the environment has tools, leave "
+            "tools=False out"
         )
     return next(iter(fields)) if len(fields) == 1 else chosen
 

@@ -15,11 +15,13 @@ import asyncio
 import functools
 import inspect
 import json
+import logging
 import random
 import re
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
@@ -34,11 +36,22 @@ from art.environments.adapters.environment import (
     content_id,
     load_module,
 )
-from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
+from art.errors import (
+    ConfigurationError,
+    EnvironmentFailedError,
+    EnvironmentTimeoutError,
+    extra_needed,
+    install_command,
+)
 from art.process.foreign_files import parse_json
 from art.process.imports import import_lock
-from art.types import SHOW, Unscored, text_of_content
-from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment, takes_options
+from art.types import SHOW, Unscored, is_choice, sample_id
+from art_extensions.environments.library_environment import (
+    AdapterOptions,
+    LibraryEnvironment,
+    takes_options,
+    text_of_turns,
+)
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -46,6 +59,7 @@ if TYPE_CHECKING:
 
 PREFIX = "verifiers:"
 EXTRA = "verifiers-hub"
+TASKSETS_EXTRA = "verifiers-tasksets"
 CONTEXT_EXCEEDED = "context_length_exceeded"
 """The code of a refused prompt, of OpenAI's API and of ours: the rollout ends there, and is scored."""
 HELD_OUT = 5
@@ -56,11 +70,16 @@ FAILED_FUNCTIONS: ContextVar[dict[str, str] | None] = ContextVar("art_failed_rew
 """The functions of the rubric that raised, and what they raised, of the rollout that is scored here."""
 
 
-class _LoopThread:
+STEPS: ContextVar[list[tuple[str, float]] | None] = ContextVar("art_rewarded_steps", default=None)
+"""The ids of the replies of the rollout that is scored here, with the rewards of their steps."""
+_log = logging.getLogger(__name__)
+
+
+class LoopThread:
     """An event loop in a thread of its own, a daemon, which does not delay the end of the process."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop, self._is_stopped = asyncio.new_event_loop(), False
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
@@ -68,11 +87,14 @@ class _LoopThread:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def stop(self) -> None:
+        self._is_stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _work(self) -> None:
         try:
-            self._loop.run_forever()
+            while not self._is_stopped:
+                with suppress(SystemExit):  # of a task of the environment's: the other rollouts go on
+                    self._loop.run_forever()
         finally:
             self._loop.close()
 
@@ -80,9 +102,12 @@ class _LoopThread:
 class VerifiersEnvironment(LibraryEnvironment):
     """An environment by the name of its package.
 
-    options: the deadline is that of the time between two requests. arguments: those of its `load_environment`
-    whose names are options here. config: its other arguments.
+    options: the deadline is that of the time between two requests. turn_rewards: each reply earns the reward
+    of its step, for algorithms of turns. arguments: those of its `load_environment` whose names are options
+    here. config: its other arguments.
     """
+
+    HARNESS_OPTION = "harness"
 
     @takes_options(leave_out=("system_prompt",))
     def __init__(
@@ -91,10 +116,17 @@ class VerifiersEnvironment(LibraryEnvironment):
         options: AdapterOptions,
         /,
         *,
+        turn_rewards: bool = False,
         arguments: Mapping[str, Any] | None = None,
         **config: Any,
     ) -> None:
         super().__init__(PREFIX + name, options)
+        if self.HARNESS_OPTION in config:
+            raise ConfigurationError(
+                f"environment {self.name!r}: harness={config[self.HARNESS_OPTION]!r} needs verifiers 0.4, "
+                f"which has harnesses. Run: {install_command(TASKSETS_EXTRA)}. An argument of "
+                "`load_environment` of this name goes into arguments={...}"
+            )
         self._library = _find_library(self.name)
         self._world = _load(self._library, self.name, name, {**config, **(arguments or {})})
         rubrics = _rubrics(self._world)
@@ -105,7 +137,10 @@ class VerifiersEnvironment(LibraryEnvironment):
             )
         for rubric in rubrics:
             rubric.funcs[:] = [_watched(function) for function in rubric.funcs]
-        self._thread_of_loop: _LoopThread | None = None
+        self._turn_rewards, self._has_warned = turn_rewards, False
+        if turn_rewards:
+            self._world.rubric.score_rollout = _noting_steps(self._world.rubric.score_rollout)
+        self._thread_of_loop: LoopThread | None = None
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """Returns the different rows of a split. Raises ConfigurationError where there is none for it, and
@@ -158,7 +193,7 @@ class VerifiersEnvironment(LibraryEnvironment):
 
     async def close(self) -> None:
         """Ends what the environment has started, with its own teardown. Raises EnvironmentFailedError."""
-        thread = self._thread_of_loop or _LoopThread(f"environment {self.name}")
+        thread = self._thread_of_loop or LoopThread(f"environment {self.name}")
         self._thread_of_loop = None
         try:
             async with asyncio.timeout(self._deadline_s):
@@ -181,18 +216,23 @@ class VerifiersEnvironment(LibraryEnvironment):
         EnvironmentFailedError.
         """
         if self._thread_of_loop is None:
-            self._thread_of_loop = _LoopThread(f"environment {self.name}")
+            self._thread_of_loop = LoopThread(f"environment {self.name}")
         asking = _client_class(self._library)(client, requests)
+
+        steps: list[tuple[str, float]] = []
 
         async def run() -> tuple[Any, dict[str, str]]:
             failed: dict[str, str] = {}
             FAILED_FUNCTIONS.set(failed)
+            STEPS.set(steps)
             return await self._world.run_rollout(row, asking, model_name, sampling), failed
 
         running = self._thread_of_loop.start(run())
         try:
             await self._wait(running, requests)
             output, failed = running.result()
+        except SystemExit as end:
+            raise EnvironmentFailedError(f"environment {self.name!r} failed: SystemExit: {end}") from end
         except (EnvironmentTimeoutError, asyncio.CancelledError):
             running.cancel()
             raise
@@ -211,7 +251,8 @@ class VerifiersEnvironment(LibraryEnvironment):
                 f"environment {self.name!r} ended before the model said anything: "
                 f"{output.get('stop_condition')}"
             ) from requests.error
-        return {**output, "failed functions": failed}
+        earned = {asking.samples[reply]: reward for reply, reward in steps if reply in asking.samples}
+        return {**output, "failed functions": failed, "earned": earned}
 
     async def _wait(self, running: asyncio.Future[Any], requests: ModelRequests) -> None:
         while not running.done():
@@ -242,6 +283,7 @@ class VerifiersEnvironment(LibraryEnvironment):
         else:
             reward = float(output["reward"])
         parts = output.get("metrics") or {}
+        self._reward_turns(trajectory, output["earned"])
         trajectory.reward = reward
         trajectory.metrics.update(
             {metric_name(name): float(value) for name, value in parts.items() if name not in failed},
@@ -252,12 +294,32 @@ class VerifiersEnvironment(LibraryEnvironment):
         trajectory.metadata.update(
             {
                 SCENARIO_ID: scenario.id,
-                SHOW: f"{_text_of_turns(trajectory.messages())}\n\n{listing}\nreward: {shown}",
+                SHOW: f"{text_of_turns(trajectory.messages())}\n\n{listing}\nreward: {shown}",
                 "environment": self.name,
                 "stop_condition": str(output.get("stop_condition")),
             }
         )
         return trajectory
+
+    def _reward_turns(self, trajectory: Trajectory, earned: Mapping[str, float]) -> None:
+        """Gives the turns the rewards of their steps, by their samples."""
+        histories: list[Any] = [trajectory, *trajectory.additional_histories]
+        said = [
+            (sample, item)
+            for history in histories
+            for item in history.messages_and_choices
+            if is_choice(item) and (sample := sample_id(item)) is not None
+        ]
+        for sample, item in said:
+            if sample in earned:
+                trajectory.reward_turn(item, earned[sample])
+        if self._turn_rewards and said and not earned and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s: no step of a rollout has a reward, so with turn_rewards=True its last turn earns the "
+                "whole reward. Said once",
+                self.name,
+            )
 
     @cached_property
     def _datasets(self) -> dict[str, Any]:
@@ -335,7 +397,14 @@ def sft_rows(
     the assistant. Raises ConfigurationError for a file that cannot be read.
     """
     rows = []
-    for output in _read_outputs(outputs) if isinstance(outputs, str | Path) else outputs:
+    if isinstance(outputs, str | Path):
+        try:
+            return sft_rows(_read_outputs(outputs), least=least)
+        except (TypeError, KeyError, AttributeError, ValueError, RecursionError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(f"{outputs} is no results.jsonl of verifiers: {error!r:.300}") from error
+    for output in outputs:
         said = [
             _openai_message(one) for one in [*(output.get("prompt") or []), *(output.get("completion") or [])]
         ]
@@ -352,8 +421,8 @@ def sft_rows(
 def _read_outputs(path: str | Path) -> list[dict[str, Any]]:
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
-        return [parse_json(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
+        return [dict(parse_json(line)) for line in lines if line.strip()]
+    except (OSError, ValueError, TypeError) as error:
         raise ConfigurationError(f"{path} is no results.jsonl of verifiers: {error}") from error
 
 
@@ -377,19 +446,6 @@ def _openai_message(value: Any) -> dict[str, Any]:
             for call in calls
         ]
     return message
-
-
-def _text_of_turns(messages: Sequence[Any]) -> str:
-    """Returns a conversation for people, a paragraph for each message, with its calls of tools."""
-    paragraphs = []
-    for one in messages:
-        calls = [call["function"] for call in one.get("tool_calls") or ()]
-        lines = [
-            text_of_content(one.get("content")),
-            *(f"{call['name']}({call['arguments']})" for call in calls),
-        ]
-        paragraphs.append(f"{one['role']}: " + "\n".join(line for line in lines if line))
-    return "\n\n".join(paragraphs)
 
 
 def _find_library(full: str) -> Any:
@@ -440,7 +496,7 @@ def _load(library: Any, full: str, name: str, arguments: Mapping[str, Any]) -> A
 
 @functools.cache
 def _client_class(library: Any) -> Callable[[Any, ModelRequests], Any]:
-    """Returns verifiers' own client of chat completions, which notes what it asks."""
+    """Returns verifiers' own client of chat completions, which notes what it asks and gets."""
     with import_lock:
         from openai import BadRequestError
 
@@ -448,19 +504,25 @@ def _client_class(library: Any) -> Callable[[Any, ModelRequests], Any]:
         def __init__(self, client: Any, requests: ModelRequests) -> None:
             super().__init__(client)
             self._requests = requests
+            self.samples: dict[str, str] = {}
+            """Reply -> its sample, of those that ART's server has sampled."""
 
         async def get_native_response(
             self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **given: Any
         ) -> Any:
             try:
                 with self._requests.asking() as arguments:
-                    return await super().get_native_response(
+                    reply = await super().get_native_response(
                         prompt, model, {**sampling_args, **arguments}, tools, **given
                     )
             except BadRequestError as error:
                 if error.code == CONTEXT_EXCEEDED:  # verifiers looks for the words of other servers
                     raise library.OverlongPromptError from error
                 raise
+            for choice in getattr(reply, "choices", None) or ():
+                if sample := sample_id(choice):
+                    self.samples[reply.id] = sample
+            return reply
 
         async def raise_from_native_response(self, response: Any) -> None:
             """Refuses what verifiers refuses, except for an empty reply: the policy gave it, so it counts."""
@@ -515,3 +577,21 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return watched
+
+
+def _noting_steps(score: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], Any]:
+    """Returns verifiers' scoring of a rollout, which also notes the rewards that steps have by then."""
+
+    @functools.wraps(score)
+    async def scored(state: Any) -> None:
+        await score(state)
+        steps = STEPS.get()
+        if steps is not None:
+            found = ((step.get("response"), step.get("reward")) for step in state.get("trajectory") or ())
+            steps += [
+                (reply.id, float(reward))
+                for reply, reward in found
+                if reply is not None and reward is not None
+            ]
+
+    return scored

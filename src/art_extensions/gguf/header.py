@@ -196,7 +196,15 @@ def read_header(path: Path) -> GgufHeader:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     try:
         header = _read(path, content)
-    except (struct.error, KeyError, ValueError, OverflowError, MemoryError, RecursionError) as error:
+    except (
+        struct.error,
+        LookupError,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        MemoryError,
+        RecursionError,
+    ) as error:
         raise ConfigurationError(
             f"{path} is damaged or only a part of a file ({size:,} bytes; {error!r}): download it again, and "
             "compare its size"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -28,10 +28,34 @@ class Template:
     own_rate: float | None = None
     """The learning rate for `base_model`, where it is not that of its rollouts."""
     extras: tuple[str, ...] = ("local",)
+    words: Mapping[str, str] = field(default_factory=dict)
+    """Further words of the files -> what stands in their place."""
+    each: tuple[str, ...] = ()
+    """A file whose name has {} is written once for each of these, which stands there and for __EACH__."""
+
+    def targets(self) -> list[tuple[str, str, str]]:
+        """Returns each file: its name in the package, that in the project, and what __EACH__ is there."""
+        found = {**_COMMON, **self.files}.items()
+        return [
+            (source, target.format(one), one)
+            for source, target in found
+            for one in (self.each if "{}" in target else ("",))
+        ]
 
 
 _TRAIN = "- `train.py`: the agent, its reward and the training loop. Put your own agent here."
 _INBOX = "- `inbox.py`: the system that the agent works with, and the scenarios. Put your own system here."
+_LOOP = (
+    "- `train.py`: the training loop. This command trains on the same, and evaluates before and after:",
+    "  `art train --environment __ENVIRONMENT__ --base-model __BASE_MODEL__`",
+)
+_OPTIONS = "OPTIONS: dict = {}"
+_FORM = r"""OPTIONS: dict = {
+    "max_turns": 1,
+    "system_prompt": "",
+    # The form that a reply has to have. Leave both out for a model that writes commands by itself.
+    "request": {"extra_body": {"guided_regex": r"```bash\necho (yes|no|maybe) > answer\.txt\n```"}},
+}"""
 TEMPLATES: Mapping[str, Template] = MappingProxyType(
     {
         "agent": Template(
@@ -75,6 +99,73 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
             base_model="art/nano-games",
             own_rate=3e-3,
         ),
+        "environment": Template(
+            about="An environment of your own: the model says whether a number is even.",
+            files={
+                "environment/train.py": "train.py",
+                "environment/parity.py": "parity.py",
+                "environment/test_environment.py": "test_environment.py",
+            },
+            lines=(
+                "- `parity.py`: the environment: its scenarios, a rollout, the reward. Put your own here.",
+                "- `test_environment.py`: its test, which needs no model: `python -m pytest`.",
+                *_LOOP,
+            ),
+            base_model="art/nano-games",
+            words={"__ENVIRONMENT__": "python:parity:EvenNumbers"},
+        ),
+        "verifiers": Template(
+            about="A taskset of verifiers with a harness: the model says the word that it is asked for.",
+            files={
+                "environment/train.py": "train.py",
+                "verifiers/say_words.py": "say_words.py",
+                "verifiers/test_taskset.py": "test_taskset.py",
+            },
+            lines=(
+                "- `say_words.py`: the taskset: its tasks and their rewards. Put your own here.",
+                "- `test_taskset.py`: its test, which needs no model: `python -m pytest`.",
+                *_LOOP,
+                "  with `--harness null`. `null` asks once; others are agents: `bash`, `mini_swe_agent`, ...",
+            ),
+            base_model="art/nano-games",
+            extras=("local", "verifiers-tasksets"),
+            words={
+                "__ENVIRONMENT__": "verifiers:say_words",
+                _OPTIONS: 'OPTIONS: dict = {"harness": "null"}',
+                "k=8": "k=4",
+            },
+        ),
+        "harbor": Template(
+            about="Task folders of Harbor: the model writes a command, and the task's tests give the reward.",
+            files={
+                "environment/train.py": "train.py",
+                "harbor/test_tasks.py": "test_tasks.py",
+                **{
+                    f"harbor/{source}": f"tasks/{{}}/{target}"
+                    for source, target in {
+                        "task.toml": "task.toml",
+                        "instruction.md": "instruction.md",
+                        "Dockerfile": "environment/Dockerfile",
+                        "test.sh": "tests/test.sh",
+                        "solve.sh": "solution/solve.sh",
+                    }.items()
+                },
+            },
+            each=("yes", "no", "maybe"),
+            lines=(
+                "- `tasks/`: the tasks, a folder each: an instruction, an environment, tests and a solution.",
+                "- `test_tasks.py`: their test, which needs no model: `python -m pytest`.",
+                *_LOOP,
+                "  There the model has to write commands by itself; `train.py` gives its replies their form.",
+            ),
+            base_model="art/nano-games",
+            words={
+                "__ENVIRONMENT__": "harbor:tasks",
+                _OPTIONS: _FORM,
+                "k=8": "k=2",
+                "default=4)": "default=32)",
+            },
+        ),
     }
 )
 _COMMON = {"README.md": "README.md", "gitignore": ".gitignore"}
@@ -105,12 +196,14 @@ def create_project(
             f"{name!r} cannot be a project's name (letters, digits, '.', '_' and '-'): "
             "give one with --project"
         )
-    targets = {**_COMMON, **chosen.files}
-    if there := [str(folder / target) for target in targets.values() if (folder / target).exists()]:
+    targets = chosen.targets()
+    if there := [str(folder / target) for _, target, _ in targets if (folder / target).exists()]:
         raise ConfigurationError(f"{', '.join(there)}: there already; nothing was written")
     base = base_model or chosen.base_model
     rate = chosen.own_rate if base == chosen.base_model else None
     words = {
+        "__FILES__": "\n".join(chosen.lines),
+        **chosen.words,
         "__PROJECT__": name,
         "__BASE_MODEL__": base,
         "__LEARNING_RATE__": spelled_rate(rate or starting_rate(base)),
@@ -118,14 +211,14 @@ def create_project(
         "__WORDS_RATE__": spelled_rate(starting_rate("art/nano-words")),
         "__ABOUT__": chosen.about,
         "__INSTALL__": _install(chosen),
-        "__FILES__": "\n".join(chosen.lines),
     }
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for source, target in targets.items():
+    for source, target, each in targets:
         text = (files("art_extensions.init") / "skeleton" / source).read_text(encoding="utf-8")
-        for word, value in words.items():
+        for word, value in {**words, "__EACH__": each}.items():
             text = text.replace(word, value)
+        (folder / target).parent.mkdir(parents=True, exist_ok=True)
         (folder / target).write_text(text, encoding="utf-8")
         written.append(folder / target)
     return written
@@ -140,7 +233,10 @@ def init(
         Path, typer.Argument(help="The project's folder. It is created if it does not exist.")
     ] = Path("."),
     template: Annotated[
-        str, typer.Option(help="The kind of project: agent, tools, langgraph, mcp or sft.")
+        str,
+        typer.Option(
+            help="The kind of project: agent, tools, langgraph, mcp, sft, environment, verifiers or harbor."
+        ),
     ] = "agent",
     base_model: Annotated[
         str | None,
@@ -153,7 +249,9 @@ def init(
     """Write a project that trains as it is, to put your own task into. Existing files are never overwritten.
 
     Templates: `agent` (an agent of your own; the default), `tools` (an agent that calls tools), `langgraph`
-    (a LangGraph agent), `mcp` (an agent that uses an MCP server), `sft` (supervised fine-tuning).
+    (a LangGraph agent), `mcp` (an agent that uses an MCP server), `sft` (supervised fine-tuning),
+    `environment` (an environment of your own), `verifiers` (a taskset of verifiers), `harbor` (task folders
+    of Harbor).
     """
     try:
         written = create_project(path, template=template, base_model=base_model, project=project)

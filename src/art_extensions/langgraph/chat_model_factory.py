@@ -52,7 +52,7 @@ def init_chat_model(
     or nothing. configurable_fields, config_prefix: fields that `config={"configurable": {...}}` may change,
     as in LangChain; "any": the usual ones. invoke_timeout: the seconds of one call, its retries included,
     after which it raises DeadlineError; None: no limit but `timeout`, of each request. kwargs: of
-    `ChatOpenAI` (temperature, 1.0 unless given; max_tokens; max_retries; ...).
+    `ChatOpenAI` (temperature, 1.0 unless given; max_tokens; max_retries, 10: a server may restart; ...).
 
     Raises ConfigurationError for another provider, and for kwargs that would send calls elsewhere.
     """
@@ -66,9 +66,11 @@ def init_chat_model(
     given = model if isinstance(model, Model) else None
     name = None if given is not None else _plain_name(model, model_provider)
     with extra_needed("langgraph", "art.langgraph"):
+        from art.client.http.openai_client import MAX_RETRIES
         from art_extensions.langgraph.chat_model import ROLLOUT_MODEL, RolloutChatModel, configurable
 
-    options = {"temperature": 1.0, "invoke_timeout": invoke_timeout, **kwargs}
+    defaults = {"temperature": 1.0, "invoke_timeout": invoke_timeout, "max_retries": MAX_RETRIES}
+    options = {**defaults, **kwargs}
     chat = RolloutChatModel(art_model=given, model=name or ROLLOUT_MODEL, **options)
     return chat if configurable_fields is None else configurable(chat, configurable_fields, config_prefix)
 

@@ -34,7 +34,7 @@ from art.tracking.folders import NamedModel, find_model
 from art.tracking.sinks.sink import ReportedRun
 from art.tracking.step_record import read_rollouts
 from art.tracking.trajectory_log import LoggedSteps
-from art.types import is_choice, known_reward, unscored_reason
+from art.types import is_choice, known_reward, sample_id, unscored_reason
 from art.wire.message_identity import prefix_keys, sorted_json
 from art_extensions.logs.logged_calls import (
     REQUEST_LOGS,
@@ -491,12 +491,13 @@ def calls_of_rollout(trajectory: Trajectory, model: str, tags: Mapping[str, Any]
             ends = [len(messages) - 1]
         for at in ends:
             reason = _finish_reason(items[at])
+            earned = trajectory.turn_rewards.get(str(sample_id(items[at]))) if is_choice(items[at]) else None
             yield LoggedCall(
                 messages=messages[:at],
                 replies=[LoggedReply(messages[at], reason)],
                 tools=cast(Any, history.tools) or None,
                 model=model,
-                tags=tags,
+                tags=tags if earned is None else {**tags, "turn_reward": earned},
                 time=trajectory.start_time.timestamp(),
             )
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from art.errors import ConfigurationError, UnreadableFileError, did_you_mean
 from art.process.files import write_whole
 from art.process.foreign_files import parse_json, read_foreign
-from art.runs.pipeline.settings import PipelineRuntimeConfig, runtime_options
 from art.tracking.folders import ModelPaths
+from art_extensions.pipeline.settings import PipelineRuntimeConfig, runtime_options
 from art_extensions.pipeline_tuner.config import check_profile_name
 
 if TYPE_CHECKING:

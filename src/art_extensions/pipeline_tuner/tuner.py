@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
-from art.runs.pipeline.settings import PipelineRuntimeConfig, most_under_way, pipeline_settings
+from art_extensions.pipeline.settings import PipelineRuntimeConfig, most_under_way, pipeline_settings
 from art_extensions.pipeline_tuner.config import PipelineAutotuneConfig
 from art_extensions.pipeline_tuner.measurement import StepFigures
 from art_extensions.pipeline_tuner.profiles import PipelineTunerProfile, PipelineTunerProfileStore
@@ -20,7 +20,7 @@ from art_extensions.pipeline_tuner.worker_search import WorkerSearch
 
 if TYPE_CHECKING:
     from art.model import TrainableModel
-    from art.runs.pipeline.trainer import OnStep, PipelineTrainer
+    from art_extensions.pipeline.trainer import OnStep, PipelineTrainer
 
 _log = logging.getLogger(__name__)
 

@@ -42,6 +42,8 @@ _AGAIN_SECONDS = 0.1
 _READERS = 4
 _FORGOTTEN_SECONDS = 7 * 86_400.0
 """Seconds since a server opened its lane after which the lane is removed."""
+_NOW = "extract(epoch FROM now())::float8"
+"""Seconds of the database's clock, which all servers share."""
 _MOST_CACHED = 256
 _LANES = """
 CREATE TABLE IF NOT EXISTS lanes (
@@ -217,9 +219,8 @@ class CommitLane:
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self._address)
             await self._connection.execute(
-                "INSERT INTO lanes (lane, number, opened_at) VALUES ($1, 0, $2) ON CONFLICT DO NOTHING",
+                f"INSERT INTO lanes (lane, number, opened_at) VALUES ($1, 0, {_NOW}) ON CONFLICT DO NOTHING",
                 self._name,
-                time.time(),
             )
         return self._connection
 
@@ -247,11 +248,20 @@ class PostgresDatabase:
         self.address, self._pool, self.patience = address, pool, patience
 
     @classmethod
-    async def open(cls, address: DatabaseAddress, *, patience: float = PATIENCE_SECONDS) -> PostgresDatabase:
-        """Connects. Raises: DatabaseError, MissingExtraError, ConfigurationError (of another version)."""
+    async def open(
+        cls, address: DatabaseAddress, *, patience: float = PATIENCE_SECONDS, only_reads: bool = False
+    ) -> PostgresDatabase:
+        """Connects. only_reads: nothing is prepared, and no session may write.
+
+        Raises: DatabaseError, MissingExtraError, ConfigurationError (of another version).
+        """
         with extra_needed("postgres", "a database of Postgres"):
             import asyncpg
-        await _prepare_schema(address)
+        if not only_reads:
+            await _prepare_schema(address)
+        session = {"search_path": SCHEMA, "application_name": "art"}
+        if only_reads:
+            session["default_transaction_read_only"] = "on"
         try:
             pool = await asyncpg.create_pool(
                 address.url,
@@ -259,7 +269,7 @@ class PostgresDatabase:
                 max_size=_READERS,
                 timeout=CONNECT_SECONDS,
                 command_timeout=COMMAND_SECONDS,
-                server_settings={"search_path": SCHEMA, "application_name": "art"},
+                server_settings=session,
                 reset=_keep_session,
             )
         except known_errors() as error:
@@ -320,8 +330,7 @@ async def _prepare_schema(address: DatabaseAddress) -> None:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _PREPARATION)
             await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}; {_LANES}")
-            forgotten = time.time() - _FORGOTTEN_SECONDS
-            await connection.execute("DELETE FROM lanes WHERE opened_at < $1", forgotten)
+            await connection.execute(f"DELETE FROM lanes WHERE opened_at < {_NOW} - $1", _FORGOTTEN_SECONDS)
     except known_errors() as error:
         why = address.hide_password(str(error) or type(error).__name__)
         raise ConfigurationError(

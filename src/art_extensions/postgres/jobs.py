@@ -7,7 +7,7 @@ still the controller (`gateways.py`). Any server may read.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -122,12 +122,18 @@ class PostgresJobStore(JobTable):
                 *(job_id, values["state"], values.get("result"), error and error.replace("\0", "\\0")),
                 *(values.get("error_code"), values.get("step"), time.time(), self._epoch),
             )
-            large = "SELECT request FROM jobs WHERE job_id = $1 AND length(request) > $2"
-            if (text := await connection.fetchval(large, job_id, KEPT_REQUEST)) is not None:
-                without_bulk = {name: value for name, value in orjson.loads(text).items() if name not in BULK}
-                update = "UPDATE jobs SET request = $2 WHERE job_id = $1"
-                await connection.execute(update, job_id, orjson.dumps(without_bulk).decode())
+            await _keep_settings(connection, job_id, longer_than=KEPT_REQUEST)
             await _append(connection, job_id, event)
+
+        await self._write(work)
+
+    async def shorten(self, job_ids: Sequence[str]) -> None:
+        """See `JobTable.shorten`."""
+
+        async def work(connection: Connection) -> None:
+            for job_id in job_ids:
+                await _keep_settings(connection, job_id, longer_than=0)
+                await connection.execute("DELETE FROM events WHERE job_id = $1", job_id)
 
         await self._write(work)
 
@@ -143,6 +149,15 @@ class PostgresJobStore(JobTable):
             return await self._lane.commit(fenced)
         except DatabaseError as error:
             raise JobStoreError(f"cannot use the table of jobs: {error}") from error
+
+
+async def _keep_settings(connection: Connection, job_id: str, *, longer_than: int) -> None:
+    """Keep of a request with more characters the settings alone."""
+    query = "SELECT request FROM jobs WHERE job_id = $1 AND length(request) > $2"
+    if (text := await connection.fetchval(query, job_id, longer_than)) is not None:
+        settings = {name: value for name, value in orjson.loads(text).items() if name not in BULK}
+        update = "UPDATE jobs SET request = $2 WHERE job_id = $1"
+        await connection.execute(update, job_id, orjson.dumps(settings).decode())
 
 
 async def _append(connection: Connection, job_id: str, event: JobEvent) -> None:

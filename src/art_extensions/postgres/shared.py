@@ -141,6 +141,22 @@ async def open_gateway_database(url: str) -> AsyncIterator[PostgresDatabase]:
         await database.close()
 
 
+@contextlib.asynccontextmanager
+async def open_recorded_ledger(url: str, data_dir: Path) -> AsyncIterator[PostgresLedger]:
+    """The samples of a database, in sessions that may write nothing.
+
+    Raises: DatabaseError, MissingExtraError.
+    """
+    require_extra("postgres", "a database of Postgres")
+    database = await PostgresDatabase.open(parse_address(url), only_reads=True)
+    ledger = PostgresLedger(database, data_dir)
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+        await database.close()
+
+
 async def open_shared(url: str, ended: asyncio.Future[None] | None) -> SharedDatabase | None:
     """Returns the database once this server is the controller; None where it was asked to end meanwhile.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from art.engine.protocol import Deadlines
 from art.engine.registry import masked_by
 from art.server.app import App
 from art.server.catalog import Catalog
+from art.server.ledger.face import SampleLedger
 from art.server.ledger.stitching import Stitcher
 from art.server.process import with_origins
 from art.server.settings import ServerSettings
@@ -18,7 +20,12 @@ from art.server.tenants import TENANTS_FILE, KeyCheck, TenantKeys
 from art_extensions.postgres.followed import ServedFollower
 from art_extensions.postgres.front import GatewayFront
 from art_extensions.postgres.samples import PostgresLedger
-from art_extensions.postgres.shared import SharedDatabase, open_gateway_database, open_shared
+from art_extensions.postgres.shared import (
+    SharedDatabase,
+    open_gateway_database,
+    open_recorded_ledger,
+    open_shared,
+)
 
 
 class PostgresStore:
@@ -33,6 +40,10 @@ class PostgresStore:
     ) -> AbstractAsyncContextManager[ServedRooms]:
         """See `StoreExtension.open_gateway`."""
         return _open_gateway(url, settings, key)
+
+    def open_recorded(self, url: str, data_dir: Path) -> AbstractAsyncContextManager[SampleLedger]:
+        """See `StoreExtension.open_recorded`."""
+        return open_recorded_ledger(url, data_dir)
 
 
 POSTGRES = PostgresStore()

@@ -23,6 +23,7 @@ from pydantic import Field
 
 from art.client.publishing import LoRADeploymentJob
 from art.errors import ConfigurationError, DeploymentError, LoRADeploymentTimedOutError, extra_needed
+from art.extensions import STORAGE, load_extension
 from art.process.environment import TOGETHER_API_KEY, TOGETHER_BASE_URL, WANDB_API_KEY, variable
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from art_extensions.publish.deployment import (
@@ -80,11 +81,14 @@ class Together:
         return config
 
     def deploy(self, adapter: DeployedAdapter, base_model: str, config: Any) -> LoRADeploymentJob:
-        from art.client.storage.bucket_push import archive_step
-        from art.client.storage.bucket_store import Store, model_url
-
-        store = Store(model_url(adapter.project, adapter.name, bucket=config.s3_bucket, prefix=config.prefix))
-        source = store.signed_url(archive_step(store, adapter.folder, adapter.step), SIGNED_S)
+        source = load_extension(STORAGE, "sign")(
+            adapter.folder,
+            (adapter.project, adapter.name),
+            adapter.step,
+            bucket=config.s3_bucket,
+            prefix=config.prefix,
+            seconds=SIGNED_S,
+        )
         reply = _ask(
             config,
             "POST",

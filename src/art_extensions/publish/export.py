@@ -36,10 +36,9 @@ from art.wire.models import (
     ADAPTER_FILE,
     TEMPLATE_FILE,
     TOKENIZER_FILES,
-    MergeReply,
-    MergeRequest,
 )
 from art.wire.records import HUB
+from art_extensions.publish.merge_messages import MergeReply, MergeRequest
 from art_extensions.publish.model_card import CardFacts, ask_license, draw_curve, model_card, read_facts
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ def merge_in_process(checkpoint: Path, folder: Path, facts: CardFacts, dtype: Dt
         dtype=dtype,
         chat_template=facts.chat_template,
     )
-    command = [sys.executable, "-m", "art.training.merge"]
+    command = [sys.executable, "-m", "art_extensions.publish.merging.merge"]
     line = request.model_dump_json() + "\n"
     try:
         done = subprocess.run(

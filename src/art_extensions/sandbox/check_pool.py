@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
 from art.errors import ConfigurationError, VerifierError
-from art.rewards.sandbox import IsolationLevel, Limits
 from art_extensions.sandbox.limited_process import (
     GRACE_S,
     LimitedProcess,
@@ -20,6 +19,7 @@ from art_extensions.sandbox.limited_process import (
     module_folders,
     process_count,
 )
+from art_extensions.sandbox.limits import IsolationLevel, Limits
 
 log = logging.getLogger(__name__)
 LOAD_S = 60.0

@@ -11,8 +11,6 @@ from typing import Any
 
 from art.errors import VerifierError
 from art.rewards.reward import Score
-from art.rewards.sandbox import IsolationLevel, Limits
-from art.rewards.verifier import Answer, Verifier, last_answer
 from art_extensions.sandbox.check_pool import IsolationGuard
 from art_extensions.sandbox.limited_process import (
     LimitedProcess,
@@ -20,6 +18,8 @@ from art_extensions.sandbox.limited_process import (
     module_folders,
     process_count,
 )
+from art_extensions.sandbox.limits import IsolationLevel, Limits
+from art_extensions.sandbox.verifier import Answer, Verifier, last_answer
 
 FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 LIMITS = Limits()

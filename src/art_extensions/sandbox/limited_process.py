@@ -24,7 +24,7 @@ from typing import Any
 
 from art.errors import ConfigurationError, VerifierError
 from art.process.threads import usable_cores
-from art.rewards.sandbox import Limits
+from art_extensions.sandbox.limits import Limits
 
 
 def process_count(at_once: int | None) -> int:

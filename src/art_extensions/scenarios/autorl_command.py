@@ -114,7 +114,10 @@ def _task(text: str) -> str:
 
 def read_inputs(path: Path) -> list[str]:
     """A JSON list of texts, or a text on each line. Raises ConfigurationError."""
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--inputs {str(path)!r} cannot be read: {error}") from error
     if path.suffix != ".json":
         return [line for line in text.split("\n") if line.strip()]
     try:

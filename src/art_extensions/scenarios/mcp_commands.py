@@ -34,8 +34,8 @@ from art_extensions.scenarios.judge_options import AskedOptions, GeneratorOption
 from art_extensions.scenarios.judges import JUDGE
 
 if TYPE_CHECKING:
-    from art.environments.mcp import Server
     from art.rewards.judge_checks import JudgeChecks
+    from art_extensions.scenarios.mcp import Server
 
 
 mcp = typer.Typer(
@@ -192,7 +192,7 @@ class ServerArguments:
 
     def server(self) -> Server:
         """Raises ConfigurationError for a variable that is not set, or does not fit the kind of server."""
-        from art.environments.mcp import HttpServer, StdioServer, parse_server
+        from art_extensions.scenarios.mcp import HttpServer, StdioServer, parse_server
 
         server = parse_server(self.words)
         more: dict[str, Any] = {"read_only": tuple(self.read_only)}
@@ -259,7 +259,7 @@ def header_value(variable: str, option: str) -> str:
 
 async def inspect_server(place: ServerArguments, *, as_json: bool) -> None:
     """Print what the server offers."""
-    from art.environments.mcp import connect
+    from art_extensions.scenarios.mcp import connect
 
     async with connect(place.server()) as session:
         tools, resources, prompts = await session.tools(), await session.resources(), await session.prompts()
@@ -306,7 +306,7 @@ def writes_of(allowed: list[str] | None) -> tuple[str, ...] | Literal[True]:
 
 def judge_checks(folder: Path) -> JudgeChecks:
     """Returns the checks of the judge for the run in `folder`, which a resumed run continues."""
-    from art.rewards.judge_checks import JudgeChecks
+    from art.rewards import JudgeChecks
 
     return JudgeChecks(record=folder / "judge-checks.jsonl")
 
@@ -365,7 +365,7 @@ def train_run(
 
 def read_scenarios_file(path: Path) -> Any:
     """A file of `art mcp generate`, or a list of scenarios. Raises ConfigurationError for another one."""
-    from art.environments.mcp.types import as_planned, scenario_list
+    from art_extensions.scenarios.mcp.types import as_planned, scenario_list
     from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioSet
 
     try:

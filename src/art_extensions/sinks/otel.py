@@ -17,10 +17,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import re
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.util.re import parse_env_headers
 
 from art.process.environment import OTEL_SERVICE_NAME, captures_content, variable
 from art.tracking.names import STEP_COLUMN
@@ -44,6 +46,7 @@ from art.types import (
     completion_call,
     known_reward,
     revive_choices,
+    sample_id,
     text_of_content,
     unscored_reason,
 )
@@ -62,6 +65,12 @@ REMEMBERED = 100_000
 _SCOPE = InstrumentationScope("art", schema_url=CONVENTIONS)
 _DATA_URL = re.compile(r"data:(image/[^;,]+);base64,(.*)", re.S)
 _US, _S = 1_000, 1_000_000_000
+
+
+def _without_header(record: logging.LogRecord) -> bool:
+    """The library's complaint of headers that it cannot read, in which keys stand, without them."""
+    record.args = ("(not shown)",)
+    return True
 
 
 class SpanLines(SpanExporter):
@@ -95,10 +104,11 @@ class OTelSink:
     def open(self, run: ReportedRun, config: Mapping[str, Any]) -> None:
         """Reads `OTEL_*` from the environment."""
         self._project, self._name, self._folder = run.project, run.folder.name, run.folder
-        self._resource = Resource.create(
-            {} if variable(OTEL_SERVICE_NAME) else {"service.name": "art"}, CONVENTIONS
-        )
+        about = {"rl.system": "art", "rl.run.id": f"{run.project}/{self._name}", "rl.model.name": run.name}
+        named = {} if variable(OTEL_SERVICE_NAME) else {"service.name": "art"}
+        self._resource = Resource.create({**about, **named}, CONVENTIONS)
         self._content = captures_content() if self._wants_content is None else self._wants_content
+        logging.getLogger(parse_env_headers.__module__).addFilter(_without_header)
         self._exporter = self._given or OTLPSpanExporter()
         self._waiting: list[ReadableSpan] = []
         self._known: set[int] = set()
@@ -157,6 +167,7 @@ class OTelSink:
         start = _ns(trajectory.start_time.timestamp())
         end = start + _ns(float(trajectory.metrics.get("duration", 0.0)))
         shared = {**shared, "art.rollout": rollout}
+        credit = _credit_of_turns(trajectory, record)
         histories: list[Trajectory | History] = [trajectory, *trajectory.additional_histories]
         now = start
         for place, history in enumerate(histories):
@@ -165,7 +176,10 @@ class OTelSink:
             for turn, after in zip(turns, [*turns[1:], None], strict=False):
                 now = turn.set_times(now, after)
                 start, end = min(start, turn.start), max(end, turn.end)
-                self._add_completion(rollout, f"{place}/{turn.index}", context, turn, history.tools, shared)
+                facts_of_turn = {**shared, **credit(turn.choice)}
+                self._add_completion(
+                    rollout, f"{place}/{turn.index}", context, turn, history.tools, facts_of_turn
+                )
         facts = {**shared, **_rollout_facts(trajectory, record, self._content)}
         step = shared["art.step"]
         self._add(
@@ -437,6 +451,28 @@ def _rollout_facts(trajectory: Trajectory, record: RolloutRecord | None, content
     if record is not None:
         facts |= {"art.fate": record.fate, "art.advantage": record.advantage, "art.scenario": record.scenario}
     return facts
+
+
+def _credit_of_turns(
+    trajectory: Trajectory, record: RolloutRecord | None
+) -> Callable[[Any], dict[str, float | None]]:
+    """Returns a function of a choice: what its turn earned, with later turns, and its advantage."""
+    rewards = trajectory.turn_rewards
+    returns, advantages = (
+        (record.by_sample(record.turn_returns), record.by_sample(record.turn_advantages))
+        if record is not None
+        else ({}, {})
+    )
+
+    def credit(choice: Any) -> dict[str, float | None]:
+        sample = str(sample_id(choice))
+        return {
+            "art.turn_reward": rewards.get(sample),
+            "art.turn_return": returns.get(sample),
+            "art.turn_advantage": advantages.get(sample),
+        }
+
+    return credit
 
 
 def _evaluations(trajectory: Trajectory, record: RolloutRecord | None, content: bool) -> list[Event]:

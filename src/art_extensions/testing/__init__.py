@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from art_extensions.testing.answers import Mischief, ScriptedGenerator, Served, either
+from art_extensions.testing.answers import Mischief, ScriptedGenerator, Served, ToolCalls, either
 from art_extensions.testing.llm_server import LlmServer
 from art_extensions.testing.truthful_judge import (
     KnownQualities,
@@ -25,6 +25,7 @@ __all__ = [
     "Mischief",
     "ScriptedGenerator",
     "Served",
+    "ToolCalls",
     "TruthfulJudge",
     "either",
     "fingerprint",

@@ -33,6 +33,8 @@ class JudgePrompt:
     """Ids of those that are asked about: all, or what stands under <scores_needed>."""
     criteria: tuple[str, ...] = ()
     """Names of what is to be judged, in a rubric's question."""
+    turns: tuple[tuple[str, str], ...] = ()
+    """Turn and criterion of each verdict that is asked for, in the question of a rubric of turns."""
 
 
 def read_judge_prompt(body: Mapping[str, Any]) -> JudgePrompt:
@@ -54,6 +56,7 @@ def read_judge_prompt(body: Mapping[str, Any]) -> JudgePrompt:
         trajectories=trajectories,
         wanted=frozenset(trajectories if needed is None else (one["trajectory_id"] for one in needed)),
         criteria=tuple(str(one["name"]) for one in criteria),
+        turns=tuple((one["turn"], one["criterion"]) for one in _block("verdicts_needed", outside) or ()),
     )
 
 
@@ -220,7 +223,29 @@ def renamed(entry: Any, name: str) -> Any:
 FORMATS = ("json_schema", "json_object", "text")
 
 Answer = Callable[[Mapping[str, Any]], Any]
-"""Body of a chat request -> the content of the reply: a text, or anything that becomes JSON."""
+"""Body of a chat request -> the content of the reply: a text, `ToolCalls`, or anything that becomes JSON."""
+
+
+@dataclass(frozen=True)
+class ToolCalls:
+    """An answer without text that calls tools."""
+
+    calls: Sequence[tuple[str, str | Mapping[str, Any]]]
+    """Name and arguments of each; a text is sent as it is, JSON or not."""
+
+    def as_openai(self, request: int) -> list[dict[str, Any]]:
+        """The calls as a message has them. request: a number that makes their ids differ from others'."""
+        return [
+            {
+                "id": f"call_{request}_{number}",
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+                },
+            }
+            for number, (name, arguments) in enumerate(self.calls)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

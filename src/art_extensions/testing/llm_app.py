@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from art_extensions.testing.answers import IN_THE_ANSWER, AnsweringModel, Served, spoil, text_of
+from art_extensions.testing.answers import IN_THE_ANSWER, AnsweringModel, Served, ToolCalls, spoil, text_of
 
 REFUSAL = "I'm sorry, but I can't help with that."
 CHARACTERS_PER_TOKEN = 4
@@ -120,6 +120,8 @@ class Endpoint:
             answer = await answer if inspect.isawaitable(answer) else answer
         except (ValueError, LookupError, TypeError) as error:
             return failure(400, "invalid_request", f"{type(error).__name__}: {error}")
+        if isinstance(answer, ToolCalls):
+            return reply(body, None, calls=answer, finish_reason="tool_calls")
         if trouble in IN_THE_ANSWER:
             answer = spoil(answer, trouble)
         content = answer if isinstance(answer, str) else json.dumps(answer)
@@ -163,12 +165,19 @@ def failure(status: int, code: str, message: str) -> Response:
 
 
 def reply(
-    body: Mapping[str, Any], content: str | None, *, refusal: str | None = None, finish_reason: str = "stop"
+    body: Mapping[str, Any],
+    content: str | None,
+    *,
+    refusal: str | None = None,
+    calls: ToolCalls | None = None,
+    finish_reason: str = "stop",
 ) -> Response:
     """A chat completion with the usage that its texts come to, at four characters a token."""
     asked = sum(len(text_of(message)) for message in body["messages"]) // CHARACTERS_PER_TOKEN + 1
     given = len(content or refusal or "") // CHARACTERS_PER_TOKEN + 1
-    message = {"role": "assistant", "content": content, "refusal": refusal}
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": refusal}
+    if calls is not None:
+        message["tool_calls"] = calls.as_openai(len(body["messages"]))
     return JSONResponse(
         {
             "id": f"chatcmpl-{uuid.uuid4().hex}",

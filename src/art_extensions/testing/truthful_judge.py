@@ -12,6 +12,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from art.environments.tasks import mail as post
@@ -26,7 +27,7 @@ TIE = 1e-6
 
 
 class TruthfulJudge:
-    """Answers the prompts of RULER, rubrics and tournaments: an `answer` of `LlmServer`.
+    """Answers the prompts of RULER, rubrics (of turns, too) and tournaments: an `answer` of `LlmServer`.
 
     Trajectories are data to it: it computes, and obeys nothing that is written in them. Its perception of one
     is `quality + position_bias * (1 first ... 0 last) + length_bias * (share of the longest's length)
@@ -52,6 +53,8 @@ class TruthfulJudge:
     def __call__(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a chat request. Raises ValueError where it shows no trajectory."""
         prompt = read_judge_prompt(body)
+        if prompt.turns:
+            return {"verdicts": [self._turn_verdict(turn, name, prompt) for turn, name in prompt.turns]}
         if prompt.kind == "verdicts":
             return {"verdicts": [self._verdict(name, prompt) for name in prompt.criteria]}
         perceived = self._perceive(prompt.trajectories, self._quality, about="")
@@ -69,6 +72,13 @@ class TruthfulJudge:
         quality = self._criteria.get(criterion, self._quality)
         (value,) = self._perceive(prompt.trajectories, quality, about=criterion).values()
         return {"criterion": criterion, "score": value, "reason": f"worth {value:.2f}"}
+
+    def _turn_verdict(self, turn: str, criterion: str, prompt: JudgePrompt) -> dict[str, Any]:
+        """The quality of the messages up to the turn."""
+        ((key, messages),) = prompt.trajectories.items()
+        end = next(place for place, one in enumerate(messages, 1) if one.get("turn") == turn)
+        until = replace(prompt, trajectories={key: messages[:end]})
+        return {"turn": turn, **self._verdict(criterion, until)}
 
     def _perceive(
         self, shown: Mapping[str, list[dict[str, Any]]], quality: Quality, *, about: str

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 import numpy.typing as npt
 from safetensors.numpy import load as load_arrays
 
-from art.client.http.connection import CONNECT_S, ServerConnection, named_path, response_error
+from art.client.http.connection import CONNECT_S, Absence, ServerConnection, named_path, response_error
 from art.errors import OverloadedError, ServerUnreachableError, WorkerError
 from art.wire.gradients import MadeStep, MakeStepRequest, Released, ServedStep, ServeStepRequest
 from art.wire.models import (
-    DeleteCheckpointsReply,
-    DeleteCheckpointsRequest,
     DeleteModelReply,
     ForkReply,
     ForkRequest,
@@ -86,13 +84,6 @@ class ArtServer:
         asked = ForkRequest(from_name=source, step=step, weights_only=weights_only)
         await self._connection.call("POST", f"{self._path(name)}/fork", ForkReply, asked, deadline_s=WORK_S)
 
-    async def keep_steps(self, name: str, steps: Sequence[int]) -> None:
-        """Deletes every step but these and the newest."""
-        asked = DeleteCheckpointsRequest(keep_steps=sorted(steps))
-        await self._connection.call(
-            "POST", f"{self._path(name)}/delete_checkpoints", DeleteCheckpointsReply, asked
-        )
-
     async def release(self, name: str) -> None:
         """Has the trainer forget a run that is over."""
         await self._connection.call("POST", f"{self._path(name)}/release", Released, deadline_s=WORK_S)
@@ -135,7 +126,7 @@ class ArtServer:
     async def _post(self, path: str, body: bytes) -> bytes:
         """Asks until there is an answer: asking twice is safe."""
         loop = asyncio.get_running_loop()
-        until, tries = loop.time() + WORK_S, 0
+        until, tries, absence = loop.time() + WORK_S, 0, Absence(self._connection.gone_s)
         while True:
             client = await self._connection.client()
             try:
@@ -144,8 +135,10 @@ class ArtServer:
             except httpx.TransportError as error:
                 state, what = self._connection.state(error), f"{type(error).__name__}: {error}"
                 failure: Exception = ServerUnreachableError(f"nobody answers {path} ({what}): {state}")
-                await self._connection.revive()
+                if not isinstance(error, httpx.ReadTimeout):  # then somebody is there
+                    await absence.wait(self._connection.revive, f"{path} ({what}): {state}", error)
             else:
+                absence = Absence(self._connection.gone_s)
                 if reply.status_code < 400:
                     return reply.content
                 failure = response_error(reply, f"POST {path}")

@@ -58,7 +58,8 @@ LOSS_FUNCTIONS: Mapping[str, LossFunction] = MappingProxyType(
 )
 _REASONS = MappingProxyType(
     {
-        "stable_reinforce": "It needs what Tinker's sampler records, in a form that its SDK does not tell.",
+        "stable_reinforce": "It needs what Tinker's own sampler records of each sequence, and neither this "
+        "record nor the formula is published.",
     }
 )
 

@@ -5,7 +5,7 @@ A field that is not here is refused: what a client says acts, or is an error.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
@@ -109,7 +109,7 @@ class CopyWeights(Asked):
     model_seq_id: int | None = None
     destination_project_id: str | None = None
     ttl_seconds: int | None = None
-    weights_access_token: str | None = None
+    weights_access_token: str | None = Field(default=None, repr=False)
 
 
 class LoadWeights(Asked):
@@ -122,7 +122,7 @@ class LoadWeights(Asked):
     base_model: str | None = None
     user_metadata: dict[str, Any] | None = None
     optimizer_config: OptimizerAsked | None = None
-    weights_access_token: str | None = None
+    weights_access_token: str | None = Field(default=None, repr=False)
 
 
 class CreateSampler(Asked):
@@ -149,6 +149,16 @@ class PromptAsked(Asked):
     chunks: list[dict[str, Any]]
 
 
+class TensorAsked(Asked):
+    """A tensor of ids: dense, or sparse in rows (CSR)."""
+
+    data: list[int]
+    dtype: Literal["int64"]
+    shape: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]
+    sparse_crow_indices: list[int] | None = None
+    sparse_col_indices: list[int] | None = None
+
+
 class SampleAsked(Asked):
     prompt: PromptAsked
     num_samples: Annotated[int, Field(ge=1)] = 1
@@ -160,8 +170,8 @@ class SampleAsked(Asked):
     prompt_logprobs: bool | None = None
     topk_prompt_logprobs: Annotated[int, Field(ge=0)] = 0
     topk_sample_logprobs: Annotated[int, Field(ge=0)] = 0
-    target_prompt_logprobs: dict[str, Any] | None = None
-    prompt_alt_tokens_k: int = 0
+    target_prompt_logprobs: TensorAsked | None = None
+    prompt_alt_tokens_k: Annotated[int, Field(ge=0)] = 0
     prompt_logprobs_last_n: Annotated[int, Field(ge=1)] | None = None
     record_stability_info: bool | None = None
 

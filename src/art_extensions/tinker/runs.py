@@ -167,7 +167,7 @@ class TrainingRuns:
         """
         end = self._ends.setdefault(request_id, asyncio.Event())
         found = await self._store.run(
-            lambda tables: tables.find(QueuedRequest, request_id=request_id, owner=owner)
+            lambda tables: tables.find(QueuedRequest, without="body", request_id=request_id, owner=owner)
         )
         if found is None:
             self._ends.pop(request_id, None)
@@ -295,7 +295,7 @@ class TrainingRuns:
         if call.loss_fn != CUSTOM:
             return await asyncio.to_thread(loss_batch, call), {}
         loss_id = call.config[LOSS_ID]
-        where = {"loss_id": loss_id, "session_id": run.session_id, "owner": run.owner}
+        where: dict[str, Any] = {"loss_id": loss_id, "session_id": run.session_id, "owner": run.owner}
         kept = await self._store.run(lambda tables: tables.find(KeptLoss, **where))
         if kept is None:
             raise refusal(f"no loss {loss_id!r} of this session: create it", param="loss_fn_config")
@@ -349,12 +349,15 @@ class TrainingRuns:
                 body = await asyncio.to_thread(_body_of, batch, run.step, number, use)
                 return await server.gradients(run.name, body)
 
-            batch, _ = await self._batch_of(run, await asyncio.to_thread(_call_of, one), send)
+            whole = await self._store.run(partial(Tables.find, kind=QueuedRequest, request_id=one.request_id))
+            batch, _ = await self._batch_of(run, await asyncio.to_thread(_call_of, whole or one), send)
             await send(batch, "add")
 
     async def _step(self, run: Run, request: QueuedRequest) -> Done:
         adam = _adam_of(_read(OptimStep, request))
-        earlier = await self._store.run(lambda tables: _added(tables, run.run_id))
+        earlier, kept = await self._store.run(
+            lambda tables: (_added(tables, run.run_id), keep_saved_steps(tables, run.name))
+        )
         asked = MakeStepRequest(
             job_id=f"tinker:{run.run_id}:{request.seq}",
             expected_step=run.step,
@@ -367,10 +370,10 @@ class TrainingRuns:
                 max_grad_norm=adam.grad_clip_norm or UNCLIPPED,
             ),
             rate=adam.learning_rate,
+            keep_steps=kept,
         )
         server = await self._server_of(run.owner)
         made = await self._counting_on(run, earlier, lambda: server.step(run.name, asked))
-        await self._keep_steps(server, run)
         await asyncio.to_thread(record_step, run, made, [one.result or b"" for one in earlier])
         norm = made.metrics["loss/grad_norm"]
         return Done(
@@ -378,10 +381,6 @@ class TrainingRuns:
             change=lambda tables: tables.forget_bodies(run.run_id, request.seq),
             run={"step": made.step},
         )
-
-    async def _keep_steps(self, server: ArtServer, run: Run) -> None:
-        steps = await self._store.run(lambda tables: keep_saved_steps(tables, run.name))
-        await server.keep_steps(run.name, steps)
 
     async def _save(self, run: Run, request: QueuedRequest) -> Done:
         asked = _read(SaveWeights, request)
@@ -526,7 +525,8 @@ def _give_up(tables: Tables, run_id: str) -> None:
 
 
 def _added(tables: Tables, run_id: str) -> list[QueuedRequest]:
-    return tables.select(QueuedRequest, order="seq", run_id=run_id, added=True)
+    """The requests whose gradients the trainer holds, in order, without their bodies."""
+    return tables.select(QueuedRequest, order="seq", without="body", run_id=run_id, added=True)
 
 
 def _call_of(request: QueuedRequest) -> ForwardBackwardCall:

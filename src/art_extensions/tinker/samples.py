@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from art.errors import ARTError, NotFoundError
 from art_extensions.tinker.art_server import ArtServer
+from art_extensions.tinker.prompt_places import alternatives_of, with_alternatives
 from art_extensions.tinker.records import SampleAsked
 from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.runs import failure_of
@@ -24,7 +25,6 @@ KEPT_S = 600.0
 MOST_KEPT = 20_000
 """The results that stay. The client asks again for a sample whose result is gone."""
 NOT_SERVED = "model_not_found"
-_UNSUPPORTED = ("target_prompt_logprobs", "prompt_alt_tokens_k")
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -131,9 +131,6 @@ async def _serve(server: ArtServer, sampler: Sampler) -> None:
 
 def generate_request(model: str, asked: SampleAsked) -> dict[str, Any]:
     """The body of `/inference/v1/generate`. Raises RequestError for what this server does not do."""
-    for name in _UNSUPPORTED:
-        if getattr(asked, name):
-            raise refusal(f"{name} is not supported by this server: leave it out", param=name)
     params, length = asked.sampling_params, len(prompt_ids(asked.prompt.chunks))
     last = asked.prompt_logprobs_last_n
     if last is not None and last >= length:
@@ -153,6 +150,8 @@ def generate_request(model: str, asked: SampleAsked) -> dict[str, Any]:
         wanted["top_p"] = params.top_p
     if asked.prompt_logprobs or asked.topk_prompt_logprobs:
         wanted["prompt_logprobs"] = asked.topk_prompt_logprobs
+    if (alternatives := alternatives_of(asked, length)) is not None:
+        wanted["prompt_alternatives"] = alternatives
     if params.stop == []:
         wanted["ignore_eos"] = True  # an empty list: nothing ends a sample but its length
     stops = [params.stop] if isinstance(params.stop, str) else list(params.stop or ())
@@ -180,10 +179,11 @@ def answer(asked: SampleAsked, reply: dict[str, Any]) -> bytes:
     """The reply of the server as the SDK reads it."""
     k = asked.topk_sample_logprobs
     sequences = [_sequence(choice, k) for choice in reply["choices"]]
-    scored = reply.get("prompt_logprobs")
-    if scored is None:
-        return sample_response(sequences)
     ids = prompt_ids(asked.prompt.chunks)
+    others = with_alternatives(asked, reply, len(ids))
+    scored = reply.get("prompt_logprobs")
+    if scored is None or not (asked.prompt_logprobs or asked.topk_prompt_logprobs):
+        return sample_response(sequences, **others)
     skip = 0 if asked.prompt_logprobs_last_n is None else len(ids) - asked.prompt_logprobs_last_n
     logprobs = [
         None if one is None or at < skip else float(one[str(ids[at])]["logprob"])
@@ -195,7 +195,7 @@ def answer(asked: SampleAsked, reply: dict[str, Any]) -> bytes:
             None if one is None or at < skip else _ranked(one, asked.topk_prompt_logprobs)
             for at, one in enumerate(scored)
         ]
-    return sample_response(sequences, prompt_logprobs=logprobs, top_prompt_logprobs=tops)
+    return sample_response(sequences, prompt_logprobs=logprobs, top_prompt_logprobs=tops, **others)
 
 
 def _sequence(choice: dict[str, Any], k: int) -> AnswerSequence:

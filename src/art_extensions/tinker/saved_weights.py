@@ -9,7 +9,7 @@ import re
 from art.errors import NotFoundError
 from art.wire.models import Manifest
 from art_extensions.tinker.refusals import refusal
-from art_extensions.tinker.store import Sampler, SavedCheckpoint, Tables, now
+from art_extensions.tinker.store import SavedCheckpoint, Tables, now
 
 EXTERNAL = "external_weights"
 KINDS = {"weights": "training", "sampler_weights": "sampler", EXTERNAL: "external"}
@@ -82,9 +82,7 @@ def stored_until(ttl_seconds: int | None) -> float | None:
 def keep_saved_steps(tables: Tables, model: str) -> list[int]:
     """The steps of a model that saved weights or its newest samplers without a name still need."""
     saved = {one.step for one in tables.select(SavedCheckpoint, model=model) if not is_over(one)}
-    unnamed = [one for one in tables.select(Sampler, path=None) if model_of(one.model) == model]
-    newest = {one.step for one in unnamed[-KEPT_SAMPLERS:] if one.step is not None}
-    return sorted(saved | newest)
+    return sorted(saved | tables.newest_sampled(model, KEPT_SAMPLERS))
 
 
 def model_of(asked: str) -> str:

@@ -41,7 +41,7 @@ _WRONG = f"the key is wrong: send the one that `art tinker` told, or {PREFIX!r} 
 class KeyRing:
     """The keys that were seen, and the server for each. A key is known inside by a digest, its owner."""
 
-    own: str
+    own: str = field(repr=False)
     """The key of this service: it is the operator's."""
     connect: Callable[[str | None], ArtServer]
     """The server for a key of its own; None: for the operator."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 
 from art.errors import DiskError
 from art.process.files import create_private, disk_error
+from art.process.steady_time import steady_time
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS requests (
     kind       TEXT NOT NULL, body BLOB, added INTEGER NOT NULL DEFAULT 0, state TEXT NOT NULL,
     result     BLOB, created_at REAL NOT NULL, UNIQUE (run_id, seq)
 );
+CREATE INDEX IF NOT EXISTS added_requests ON requests (run_id, added);
 CREATE TABLE IF NOT EXISTS checkpoints (
     path  TEXT PRIMARY KEY, owner TEXT NOT NULL, run_id TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
     model TEXT NOT NULL, step INTEGER NOT NULL, created_at REAL NOT NULL, expires_at REAL,
@@ -220,15 +221,19 @@ class Tables:
         text = f"INSERT OR IGNORE INTO {_TABLES[type(row)]} ({names}) VALUES ({marks})"
         return self._connection.execute(text, values).rowcount == 1
 
-    def find(self, kind: type[Row], **where: Any) -> Row | None:
+    def find(self, kind: type[Row], *, without: str = "", **where: Any) -> Row | None:
         """The row with these values, or None."""
-        found = self.select(kind, **where)
+        found = self.select(kind, without=without, **where)
         return found[0] if found else None
 
-    def select(self, kind: type[Row], *, order: str = "created_at", **where: Any) -> list[Row]:
-        """The rows with these values; None stands for NULL."""
+    def select(
+        self, kind: type[Row], *, order: str = "created_at", without: str = "", **where: Any
+    ) -> list[Row]:
+        """The rows with these values; None stands for NULL. without: a field that is not read, and None."""
+        names = [one.name for one in fields(kind)]
+        columns = ", ".join(f"NULL AS {name}" if name == without else name for name in names)
         terms = [f"{name} IS :{name}" for name in where]
-        text = f"SELECT * FROM {_TABLES[kind]}" + (f" WHERE {' AND '.join(terms)}" if terms else "")
+        text = f"SELECT {columns} FROM {_TABLES[kind]}" + (f" WHERE {' AND '.join(terms)}" if terms else "")
         return [_read(kind, row) for row in self._connection.execute(f"{text} ORDER BY {order}", where)]
 
     def change(self, kind: type[Row], where: Mapping[str, Any], **values: Any) -> int:
@@ -244,11 +249,18 @@ class Tables:
         terms = " AND ".join(f"{name} IS :{name}" for name in where)
         return self._connection.execute(f"DELETE FROM {_TABLES[kind]} WHERE {terms}", where).rowcount
 
-    def forget_bodies(self, run_id: str, before: int) -> None:
-        """Drops the bodies of a run's requests below a number: they are never sent again."""
-        self._connection.execute(
-            "UPDATE requests SET body = NULL, added = 0 WHERE run_id = ? AND seq <= ?", (run_id, before)
-        )
+    def forget_bodies(self, run_id: str, before: int) -> int:
+        """Drops the bodies of a run's added requests up to a number: they are never sent again. Returns how
+        many they were. Of other requests that ended there is none.
+        """
+        text = "UPDATE requests SET body = NULL, added = 0 WHERE run_id = ? AND added = 1 AND seq <= ?"
+        return self._connection.execute(text, (run_id, before)).rowcount
+
+    def newest_sampled(self, model: str, most: int) -> set[int]:
+        """The steps of a model's newest samplers without a name: so many at most."""
+        text = """SELECT step FROM samplers WHERE path IS NULL AND (model GLOB ? OR model GLOB ?)
+                  ORDER BY rowid DESC LIMIT ?"""
+        return {row[0] for row in self._connection.execute(text, (f"{model}@*", f"*/{model}@*", most))}
 
     def forget_results(self, before: float) -> int:
         """Removes the requests that ended and were made before a time. Returns how many they were."""
@@ -267,4 +279,4 @@ def _read(kind: type[Row], row: sqlite3.Row) -> Row:
 
 def now() -> float:
     """Returns Unix seconds."""
-    return time.time()
+    return steady_time()

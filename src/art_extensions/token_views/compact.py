@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from art.errors import ConfigurationError
+from art.process.foreign_files import MOST_BYTES, parse_json
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import kind_of
 
@@ -42,7 +43,7 @@ def compact_validate(payload: Any, *, type: Any = None, device: Any = None) -> A
     """Returns what `compact_dump` was given. type: the class of the trajectories or groups, for subclasses.
     device: None alone, as tensors are not dumped.
 
-    Raises: ConfigurationError for another format, version or kind, ValueError for wrong fields.
+    Raises: ConfigurationError for another format, version or kind, and for wrong fields.
     """
     if device is not None:
         raise ConfigurationError(
@@ -62,16 +63,18 @@ def compact_validate(payload: Any, *, type: Any = None, device: Any = None) -> A
     if not issubclass(wanted, _KINDS[single]):
         raise ConfigurationError(f"the dump is of kind {kind!r}, not of {wanted.__name__}")
     try:
-        strings = [json.loads(text) for text in payload["strings"]]
+        strings = [parse_json(text) for text in payload["strings"]]
+        if _size(payload["data"], [len(text) for text in payload["strings"]]) > MOST_BYTES:
+            raise ValueError(f"it unpacks to more than {MOST_BYTES} characters")
         data = _read(payload["data"], strings)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"a damaged dump of {FORMAT}: {error!r}") from error
-    return [_valid(one, wanted) for one in data] if kind in _LISTS else _valid(data, wanted)
+        return [_valid(one, wanted) for one in data] if kind in _LISTS else _valid(data, wanted)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"a damaged dump of {FORMAT}: {error!r:.500}") from error
 
 
 def compact_validate_json(text: str | bytes, **options: Any) -> Any:
     """Does what `compact_validate` does, of JSON text."""
-    return compact_validate(json.loads(text), **options)
+    return compact_validate(parse_json(text), **options)
 
 
 def _kind_and_data(given: Any) -> tuple[str, Any]:
@@ -129,6 +132,14 @@ def _write_compactly(value: Any, counts: Counter[str], strings: dict[str, int]) 
     if isinstance(value, dict):
         return {name: _write_compactly(one, counts, strings) for name, one in value.items()}
     return value
+
+
+def _size(value: Any, sizes: Sequence[int]) -> int:
+    """Returns the characters of the strings that a value names, each as often as it is named."""
+    if isinstance(value, dict) and isinstance(value.get(_MARK), int):
+        return sizes[value[_MARK]]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(_size(one, sizes) for one in inner)
 
 
 def _read(value: Any, strings: list[Any]) -> Any:

@@ -1,8 +1,8 @@
 """`trajectory.tokenize()`: the exact ids of a trajectory, from the replies and the server's ledger.
 
-No text is tokenized again: each history is the prompt and the completion of its last sampled turn, whose
-prompt has the turns before. A turn whose prompt does not extend the ids before it (a fork) begins another
-sequence.
+Each history is the prompt and the completion of its last sampled turn, whose prompt has the turns before. A
+turn whose prompt does not extend the ids before it (a fork) begins another sequence. Only `tokenizer=` and
+its like make text be tokenized again: `rendered_again`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from art.errors import ConfigurationError, NotBuiltError
+from art.errors import ConfigurationError, NotRegisteredError
 from art.exchanges import AnsweredBy
 from art.history import History
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import is_choice, kind_of, sample_id
-from art_extensions.token_views.histories import DialectHistory, histories
+from art_extensions.token_views.histories import (
+    CompletionsStringHistory,
+    CompletionsTokenHistory,
+    DialectHistory,
+    histories,
+)
+from art_extensions.token_views.rendered_again import Rendering, render_again, rendering_of
 from art_extensions.token_views.sampled_turns import SampledTurn, SampledTurns
 from art_extensions.token_views.tokenized import (
     TokenFlag,
@@ -52,33 +58,45 @@ def tokenize_trajectory(
     chat_template: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> TokenizedTrajectory | TokenizedMultiHistoryTrajectory:
-    """Returns the sampled sequences of a trajectory, every id as the engine saw it. Blocking.
+    """Returns the sequences of a trajectory. Blocking.
+
+    By default every id is as the engine saw it, and conversations without a sampled turn have no sequence.
+    tokenizer: a fast tokenizer of transformers, whose chat template renders each conversation again, sampled
+    or not; tokens that are not those of the ledger lack `TokenFlag.EXACT`. base_model: the name of the model
+    whose tokenizer does so. chat_template, chat_template_kwargs: in place of the tokenizer's own, and its
+    further variables. reconcile_text_equivalent_tokenizations: with these, sampled ids stay where they spell
+    the text that was rendered; it has nothing to do elsewhere.
 
     multi_history: any number of sequences; False: the only one. model: the name of a model, where several
     answered, or a registered `art.TrainableModel`, whose server is asked about samples that this program did
-    not ask for itself. reconcile_text_equivalent_tokenizations: has nothing to do, as nothing is tokenized
-    again. Conversations without a sampled turn have no sequence.
+    not ask for itself.
 
-    Raises: ConfigurationError where the trajectory is not one sequence, TokenMismatchError,
-    NotRegisteredError, NotBuiltError for options that tokenize text again (tokenizer, chat_template,
-    base_model).
+    Raises: ConfigurationError where the trajectory is not one sequence, or a template refuses it;
+    TokenMismatchError, NotRegisteredError.
     """
-    again = {"base_model": base_model, "tokenizer": tokenizer, "chat_template": chat_template}
-    for option, value in {**again, "chat_template_kwargs": chat_template_kwargs}.items():
-        if value is not None:
-            raise NotBuiltError(
-                f"tokenize({option}=...) is not built yet: ids come from the ledger, and text is not "
-                "tokenized again"
-            )
+    rendering = rendering_of(
+        model=model,
+        base_model=base_model,
+        tokenizer=tokenizer,
+        template=chat_template,
+        arguments=chat_template_kwargs,
+        equal=reconcile_text_equivalent_tokenizations,
+    )
     name = model if isinstance(model, str) else None
     sequences: list[TokenizedHistory] = []
     with SampledTurns(_server_of(model)) as turns:
         for one in histories(trajectory, model=name):
-            sequences += _sequences(one, turns)
+            if rendering is None or isinstance(one, CompletionsStringHistory | CompletionsTokenHistory):
+                sequences += _sequences(one, turns)
+            else:
+                sequences.append(_rendered(one, turns, rendering))
     if multi_history:
         return TokenizedMultiHistoryTrajectory(trajectory=trajectory, histories=sequences)
     if not sequences:
-        raise ConfigurationError("tokenize(): the trajectory has no turn that ART's server sampled")
+        raise ConfigurationError(
+            "tokenize(): the trajectory has no turn that ART's server sampled; to have its text tokenized, "
+            "give tokenizer= or base_model="
+        )
     if len(sequences) != 1:
         raise ConfigurationError(
             f"the trajectory has {len(sequences)} sequences of tokens: use tokenize(multi_history=True), or "
@@ -92,6 +110,17 @@ def _server_of(model: Any) -> AnsweredBy | None:
         return None
     url, key = model.inference_base_url, model.inference_api_key
     return None if url is None else AnsweredBy(url.rstrip("/"), key or "")
+
+
+def _rendered(history: DialectHistory, turns: SampledTurns, rendering: Rendering) -> TokenizedHistory:
+    sampled = {}
+    for place, item in enumerate(history._chat.messages_and_choices):
+        if is_choice(item) and sample_id(item) is not None:
+            try:
+                sampled[place] = turns.read(item, history._answered.get(place))
+            except NotRegisteredError:
+                continue  # nobody can be asked: its tokens are those of its text
+    return render_again(history._chat, sampled, rendering, model=history.model or None)
 
 
 def _sequences(history: DialectHistory, turns: SampledTurns) -> list[TokenizedHistory]:

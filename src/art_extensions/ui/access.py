@@ -15,7 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.datastructures import URL, MutableHeaders
@@ -140,7 +140,7 @@ ProofOf = Callable[[str | None], bytes | None]
 @dataclass(frozen=True)
 class _Admission:
     viewer: Viewer
-    proof: bytes
+    proof: bytes = field(repr=False)
     """What `ProofOf` returned for the tenant when the link was made; b"" without a key."""
     host: str
     until: float

@@ -55,7 +55,7 @@ def show_pages(folder: Path, *, port: int, open_browser: bool) -> int:
 
 def show_server_pages(url: str, *, open_browser: bool) -> None:
     """Prints a link to the pages of a server that runs. Raises ARTError."""
-    from art.cli.models import server_backend
+    from art.cli.model_summaries import server_backend
 
     async def make_link() -> str:
         async with server_backend(url) as backend:

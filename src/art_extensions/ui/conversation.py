@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from art.process.foreign_files import parse_json
 from art.trajectories import History, Trajectory, TrajectoryGroup
 from art.types import Unscored, get_messages, is_choice, sample_id, text_of_content
+from art.wire.rollout_record import RolloutRecord
 from art_extensions.ui.run_files import RunFiles
 
 LONGEST_SHOWN = 20_000
@@ -72,6 +73,11 @@ class ShownTurn:
     step: int | None
     """The adapter that sampled it."""
     finish: str | None
+    reward: float | None = None
+    """What the turn was given."""
+    earned: float | None = None
+    """What it and the later ones earn, as the algorithm discounts it."""
+    advantage: float | None = None
 
     @property
     def content(self) -> tuple[object, ...]:
@@ -83,6 +89,32 @@ def show_turns(trajectory: Trajectory, longest: int = LONGEST_SHOWN) -> list[Sho
     """Returns the turns of all histories, in order."""
     histories: list[Trajectory | History] = [trajectory, *trajectory.additional_histories]
     return [turn for number, one in enumerate(histories) for turn in _turns(number, one, longest)]
+
+
+def with_credit(
+    turns: Sequence[ShownTurn], rewards: Mapping[str, float], record: RolloutRecord | None
+) -> list[ShownTurn]:
+    """Returns the turns with what the trajectory gave them, and what the record of the step says of them."""
+    known = RolloutRecord(rollout="", group=0, place=0, fate="") if record is None else record
+    given, earned, advantages = map(
+        known.by_sample, (known.turn_rewards, known.turn_returns, known.turn_advantages)
+    )
+    return [
+        replace(
+            one,
+            reward=rewards.get(one.sample, given.get(one.sample)),
+            earned=earned.get(one.sample),
+            advantage=advantages.get(one.sample),
+        )
+        if one.sample is not None
+        else one
+        for one in turns
+    ]
+
+
+def without_credit(turn: ShownTurn) -> ShownTurn:
+    """Returns the turn as several rollouts have it, each with a credit of its own."""
+    return replace(turn, reward=None, earned=None, advantage=None)
 
 
 def _turns(number: int, history: Trajectory | History, longest: int) -> Iterator[ShownTurn]:

@@ -21,15 +21,8 @@ from art.errors import ConfigurationError
 from art.tracking.folders import ModelPaths, find_model, lock_folder, model_folders
 from art.tracking.model_files import append_history_row, read_history
 from art.tracking.step_record import read_rollouts, recorded_steps
-from art_extensions.ui.signatures import (
-    CAUSES,
-    LAST_RESORT,
-    SIGNATURES,
-    Found,
-    HistoryRows,
-    RunTable,
-    Signature,
-)
+from art_extensions.ui.run_table import Found, HistoryRows, RunTable
+from art_extensions.ui.signatures import CAUSES, LAST_RESORT, SIGNATURES, Signature
 
 MOST_EXAMPLES = 3
 """Rollouts that are shown for a finding."""

@@ -27,6 +27,7 @@ FATE_WORDS: Mapping[str, str] = MappingProxyType(
         "untrainable": "not trainable",
         "context": "context only",
         "discarded": "left out by the program",
+        "replaced": "replaced by another group",
         "started": "started",
     }
 )
@@ -36,6 +37,7 @@ FATE_KINDS: Mapping[str, str] = MappingProxyType(
         "zero_advantage": "quiet",
         "context": "quiet",
         "discarded": "quiet",
+        "replaced": "quiet",
         "failed": "bad",
         "damaged": "bad",
         "mismatch": "bad",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
@@ -21,6 +22,8 @@ from art_extensions.ui.conversation import (
     show_turns,
     unusual_turns,
     visible,
+    with_credit,
+    without_credit,
 )
 from art_extensions.ui.curves import (
     Curve,
@@ -198,8 +201,15 @@ def step_page(
         "groups": _group_strips(rows),
         "problem": _log_problem(reader, run, split, step) if not rows else None,
         "metrics": sorted(row.items()),
+        "replay": _replay_command(run, step) if split == "train" and run.viewer.tenant is None else None,
         **reader.list_of(run, query, version, exported=exported),
     }
+
+
+def _replay_command(run: RunFiles, step: int) -> str:
+    """Returns what does the step again in a terminal: the pages themselves only read."""
+    words = ("art", "replay", f"{run.project}/{run.name}", str(step), "--data-dir", str(run.data_dir))
+    return visible(shlex.join(words))
 
 
 def _bars(sheet: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
@@ -264,7 +274,13 @@ def group_page(reader: RunReader, run: RunFiles, split: str, step: int, group: i
     numbers = sorted({row.grp for row in index.rows(ListQuery(run=run.key, split=split, step=step))})
     found = reader.group(run, split, step, group)
     shown = rows[:MOST_COLUMNS]
-    turns = [show_turns(one) if (one := _logged(found, row)) else [] for row in shown]
+    records = reader.records(run, step) if split == "train" else []
+    recorded = {(one.group, one.place): one for one in records}
+    ours = [_logged(found, row) for row in shown]
+    turns = [
+        with_credit(show_turns(one), one.turn_rewards, recorded.get((group, row.place))) if one else []
+        for one, row in zip(ours, shown, strict=True)
+    ]
     same = common_turns([one for one in turns if one])
     first = next((one for one in turns if one), [])
     place = numbers.index(group)
@@ -278,21 +294,21 @@ def group_page(reader: RunReader, run: RunFiles, split: str, step: int, group: i
         "before": numbers[place - 1] if place else None,
         "after": numbers[place + 1] if place + 1 < len(numbers) else None,
         "rows": rows,
-        "common": first[:same],
+        "common": [without_credit(one) for one in first[:same]],
         "columns": [
             {
                 "row": row,
-                "turns": list(zip(ours[same:], unusual_turns(turns, at)[same:], strict=True)),
-                "logged": bool(ours),
+                "turns": list(zip(said[same:], unusual_turns(turns, at)[same:], strict=True)),
+                "logged": bool(said),
                 "shown": _shown_by_task(_logged(found, row)),
                 "metrics": [(line["name"], line["cells"][at]) for line in differing],
             }
-            for at, (row, ours) in enumerate(zip(shown, turns, strict=True))
+            for at, (row, said) in enumerate(zip(shown, turns, strict=True))
         ],
         "omitted": len(rows) - len(shown),
         "rewards": [row.reward for row in rows if row.reward is not None],
         "facts": _facts(found),
-        "judging": _judging(reader.records(run, step), rows) if split == "train" else None,
+        "judging": _judging(records, rows) if split == "train" else None,
         "logs": [visible(line) for line in found.logs] if found is not None else [],
         "exceptions": [visible(f"{one.type}: {one.message}") for one in found.exceptions] if found else [],
     }
@@ -383,6 +399,7 @@ def rollout_page(
     found = reader.trajectory(run, split, step, group, place) if row.logged else None
     turns = show_turns(found) if found is not None else []
     record = reader.record(run, step, group, row) if split == "train" else None
+    turns = with_credit(turns, found.turn_rewards if found is not None else {}, record)
     ids = list(record.samples) if record is not None else [one.sample for one in turns if one.sample]
     if not ids and row.rollout:
         ids = samples_of_rollout(run, row.rollout)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from art.errors import ARTError, ConfigurationError
+from art.extensions import INSTALLATION, load_extensions
 from art.process.files import write_whole
 from art.process.running_server import ADDRESS_FILE
 from art.tracking.folders import ModelPaths
@@ -279,12 +280,14 @@ def _last_lines(log: Path) -> list[str]:
 def _environment(data_dir: Path) -> dict[str, Any]:
     from importlib.metadata import version
 
-    from art.cli.doctor import look_at_installation
-
     return {
         "art": version("agent-reinforcement-trainer"),
         "platform": platform.platform(),
-        "installation": [f"{one.level}: {one.subject}: {one.what}" for one in look_at_installation(data_dir)],
+        "installation": [
+            f"{one.level}: {one.subject}: {one.what}"
+            for look in load_extensions(INSTALLATION).values()
+            for one in look(data_dir)
+        ],
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
+from art.process.foreign_files import MOST_BYTES, parse_json, read_foreign
 from art.process.in_use import InUse
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from art_extensions.vllm.client import VllmClient
@@ -103,11 +103,16 @@ def check_folder(path: Path, options: VllmOptions) -> None:
             "adapters only. Serve it with the builtin engine, or train a LoRA"
         )
     try:
-        config = json.loads((path / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = dict(parse_json(read_foreign(path / ADAPTER_CONFIG_FILE)))
+    except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(
             f"adapter folder {str(path)!r}: {ADAPTER_CONFIG_FILE} cannot be read: {error}"
         ) from error
+    if config.get("target_parameters"):
+        raise ConfigurationError(
+            f"adapter {str(path)!r} changes the weights of experts, which this engine does not serve. Use "
+            "the builtin engine, or leave 'experts' out of target_modules"
+        )
     strays = sorted({module for module in _modules(path)} - set(options.lora_targets))
     if strays:
         raise ConfigurationError(
@@ -127,7 +132,7 @@ def _modules(path: Path) -> list[str]:
     try:
         with (path / ADAPTER_FILE).open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            names = json.loads(file.read(length))
+            names = parse_json(file.read(min(length, MOST_BYTES)))
     except (OSError, ValueError, MemoryError, OverflowError) as error:
         raise CheckpointError(
             f"adapter folder {str(path)!r}: {ADAPTER_FILE} cannot be read: {error}"

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from art.engine.limits import check_bias, check_ranked, check_request, check_rows
-from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked, Sink
+from art.engine.protocol import Deadlines, Delta, EngineInfo, GenerateRequest, Ranked, Rows, Sink
 from art.errors import ARTError, DeadlineError, OverloadedError, RequestError, WorkerError
 from art.process.fair_queue import FairQueue
-from art.wire.engine import EngineHealth
+from art.wire.engine import Alternatives, EngineHealth
 from art_extensions.vllm.adapters import VllmAdapters
 from art_extensions.vllm.client import (
     VllmClient,
@@ -211,8 +211,17 @@ class VllmEngine:
         replies = await self._ask_each(adapter, [score_body(row, model) for row in copied])
         return list(map(read_scores, replies, copied))
 
-    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+    async def rank(
+        self, adapter: str | None, rows: Rows, most: int, alternatives: Alternatives | None = None
+    ) -> list[Ranked]:
         """See `Engine.rank`."""
+        if alternatives is not None:
+            raise RequestError(
+                "vLLM tells neither logprobs of chosen ids nor draws in a prompt's places: use the engine "
+                "'builtin'",
+                status=400,
+                code="unsupported_parameter",
+            )
         model = self._adapters.model(adapter)
         check_ranked(rows, most, max_context=self.served.max_context, vocab_size=self.served.vocab_size)
         copied = [list(row) for row in rows]

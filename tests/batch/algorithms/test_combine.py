@@ -8,7 +8,7 @@ import pytest
 
 from art.batch.algorithms import TABLE, check_algorithm, resolve
 from art.errors import ConfigurationError
-from art.wire.algorithm import Algorithm, KlSpec, MismatchSpec, OverlongSpec
+from art.wire.algorithm import Algorithm, CriticSpec, KlSpec, MismatchSpec, OverlongSpec
 
 
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if not row.needs])
@@ -52,8 +52,16 @@ def test_specs_and_none() -> None:
     assert got.kl == kl and got.mismatch == [mask] and got.overlong is None
 
 
-def test_what_is_resolved_survives_json() -> None:
-    got = resolve("ppo_critic", kl={"coefficient": 0.1, "place": "reward", "estimator": "k1"})
+def test_another_critic_replaces_the_rows_and_its_numbers_add_to_it() -> None:
+    assert resolve("ppo_critic", critic="adapter").critic == CriticSpec(kind="adapter")
+    assert resolve("ppo_critic", critic={"learning_rate": 0.5}).critic == CriticSpec(learning_rate=0.5)
+    assert resolve("ppo_value", critic={"rank": 4}).critic == CriticSpec(kind="adapter", rank=4)
+    assert resolve("turn_gae", critic="probe").critic == CriticSpec()
+
+
+@pytest.mark.parametrize("name", ["ppo_critic", "ppo_value"])
+def test_what_is_resolved_survives_json(name: str) -> None:
+    got = resolve(name, kl={"coefficient": 0.1, "place": "reward", "estimator": "k1"})
     assert Algorithm.model_validate_json(got.model_dump_json()) == got
 
 
@@ -68,6 +76,9 @@ def test_what_is_resolved_survives_json() -> None:
         ("dapo", {"ratio": "word"}, "ratio: Input should be 'token', 'sequence'.*not 'word'"),
         ("dapo", {"kl": 0.1}, "kl: .*not 0.1"),
         ("dapo", {"critic": {}}, "only asked by advantages 'gae'"),
+        ("ppo_value", {"critic": {"trunk": 0.5}}, "critic 'adapter' with trunk 0.5: only kind 'probe' has"),
+        ("ppo_critic", {"critic": {"rank": 4}}, "critic 'probe' with rank 4: only kind 'adapter' has `rank`"),
+        ("turn_gae", {"advantage": {"balance": 0.5}}, "advantage 'turn_gae' with balance 0.5"),
         ("dapo", {"aggregation": "constant"}, "`length`.*is needed by 'constant'"),
         ("dapo", {"name": "grpo"}, "given twice: 'dapo' and 'grpo'"),
     ],

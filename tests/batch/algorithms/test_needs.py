@@ -21,8 +21,8 @@ def rows(needs: Callable[[Algorithm], bool]) -> set[str]:
 
 def test_of_the_rows() -> None:
     assert rows(needs_sequences) == {"gspo", "gmpo", "vespo"}
-    assert rows(needs_proximal) == {"gspo", "ppo_critic"}
-    assert rows(needs_first_pass) == {"gspo", "ppo_critic"}
+    assert rows(needs_proximal) == {"gspo", "ppo_critic", "ppo_value", "turn_gae"}
+    assert rows(needs_first_pass) == {"gspo", "ppo_critic", "ppo_value", "turn_gae"}
     assert rows(needs_reference) == set()
 
 
@@ -49,6 +49,9 @@ def test_of_the_rows() -> None:
         ("distillation", {"teacher": SERVER}, {"first"}),
         ("grpo", {"advantage": "gae", "critic": {}}, {"first"}),
         ("grpo", {"mismatch": [{"kind": "token_mask", "high": 2}], "masked": "drop"}, {"first"}),
+        ("grpo", {"entropy": {"coefficient": 0.1}}, set()),
+        ("grpo", {"top_entropy": 0.2}, {"first"}),
+        ("grpo", {"kl": {"coefficient": 1, "reference": "average", "mixup": 0.5}}, {"reference"}),
     ],
 )
 def test_of_the_parts(name: str, parts: dict[str, Any], needed: set[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from art.batch.algorithms import TABLE
 from art.batch.algorithms.facts import LOSSES
-from art.wire.algorithm import AdvantageSpec, MismatchSpec
+from art.wire.algorithm import OF_TURNS, AdvantageSpec, MismatchSpec
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "algorithms.md").read_text()
 
@@ -50,6 +51,30 @@ def test_the_page_has_no_row_of_its_own() -> None:
         if line.count("|") == 8 and (match := re.match(r"\| `([^`]+)`", line))
     }
     assert named == set(TABLE)
+
+
+def decisions() -> list[list[str]]:
+    """The cells of the table that the page begins with, without its heading."""
+    lines = PAGE.splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("|"))
+    rows = list(itertools.takewhile(lambda line: line.startswith("|"), lines[first:]))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (rows[0], *rows[2:])]
+
+
+def test_the_page_begins_with_a_decision_whose_every_name_is_in_the_table() -> None:
+    heading, *rows = decisions()
+    assert heading == ["turns of an episode", "rewards", "rollouts per scenario", "samples", "algorithm"]
+    named = [re.findall(r"`([^`]+)`", row[-1]) for row in rows]
+    assert all(named) and {name for names in named for name in names} <= set(TABLE)
+    assert len({tuple(row[:-1]) for row in rows}) == len(rows), "no two rows decide the same"
+    # `OF_TURNS` are names of the table, each one of which some task needs.
+    assert set(OF_TURNS) <= {name for names in named for name in names}
+
+
+def test_samples_of_an_old_policy_have_a_ratio_that_is_bounded() -> None:
+    for *_, samples, names in decisions()[1:]:
+        for name in re.findall(r"`([^`]+)`", names) if samples == "old" else ():
+            assert TABLE[name].algorithm.loss.name in ("ppo", "cispo"), name
 
 
 @pytest.mark.parametrize(

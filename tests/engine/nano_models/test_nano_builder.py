@@ -19,10 +19,10 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from art.engine.nano_models import resolve
 from art.environments import tasks
-from art.environments.mcp import connect
-from art.environments.mcp.rollout import OfferedTools
 from art.environments.tasks import mail, tic_tac_toe
 from art.rendering.nano import create_nano_renderer
+from art_extensions.scenarios.mcp import connect
+from art_extensions.scenarios.mcp.rollout import OfferedTools
 from art_extensions.testing.mcp_servers.weather import create_server
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from art.environments.adapters.environment import EnvironmentThread
+from art.environments.adapters.environment import EnvironmentThread, OwnRandom
 from art.errors import ConfigurationError, DeadlineError, EnvironmentFailedError, EnvironmentTimeoutError
 from waiting import DEADLINE_S, until
 
@@ -31,6 +32,8 @@ async def test_an_error_names_the_environment_the_action_and_the_cause() -> None
         assert isinstance(failed.value.__cause__, KeyError)
         with pytest.raises(EnvironmentFailedError, match="StopIteration"):
             await thread.call("step", fail, StopIteration())
+        with pytest.raises(EnvironmentFailedError, match="step failed: SystemExit: 3"):
+            await thread.call("step", sys.exit, 3)
         with pytest.raises(ConfigurationError, match="as it is"):
             await thread.call("reset", fail, ConfigurationError("as it is"))
 
@@ -46,6 +49,32 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_others_go_on() -> None
             await hanging
         assert isinstance(late.value, DeadlineError)
     release.set()
+
+
+async def test_a_call_that_hangs_while_it_draws_leaves_the_generator_to_others() -> None:
+    release, ended = threading.Event(), threading.Event()
+    theirs, mine = OwnRandom("theirs"), OwnRandom("mine")
+
+    def hang() -> None:
+        with theirs.drawing():
+            random.random()
+            release.wait(DEADLINE_S)
+        ended.set()
+
+    random.seed("program")
+    before = random.getstate()
+    with EnvironmentThread("hangs", deadline_s=0.05) as stuck:
+        with pytest.raises(EnvironmentTimeoutError):
+            await stuck.call("step", hang)
+        assert random.getstate() == before
+        with mine.drawing():
+            drawn = random.random()
+            release.set()
+            assert ended.wait(DEADLINE_S), "the one that hung ends, and changes nothing here"
+            drawn_after = random.random()
+    expected = random.Random("mine")
+    assert [drawn, drawn_after] == [expected.random(), expected.random()]
+    assert random.getstate() == before
 
 
 class World:

@@ -118,7 +118,7 @@ def test_finding_environments_loads_no_library_of_theirs(tmp_path: Path) -> None
     program = (
         "import sys, art.environments, art.environments.adapters.registry as r; r.find_environment('mail'); "
         "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'starlette', 'openai', 'gymnasium', "
-        "'textarena', 'reasoning_gym', 'verifiers', 'openenv', 'inspect_ai')])"
+        "'textarena', 'reasoning_gym', 'verifiers', 'openenv', 'inspect_ai', 'skyrl_gym')])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -25,22 +27,30 @@ from art_extensions.agent_apis.responses_request import RESPONSES, read_response
 MOST_S = 0.15
 """Of the processor, for one field: as in tests/server/test_large_bodies.py. Writing one of these values takes
 half a second and more."""
-LARGE: dict[str, Any] = {
-    "numbers": [10**6] * 8_000_000,
-    "texts": ["a"] * 8_000_000,
-    "lists": [[]] * 8_000_000,
-    "text": "x" * 30_000_000,
-    "object": dict.fromkeys(map(str, range(500_000)), [1] * 64),
-    "nested": [{"type": ["text"] * 8_000_000, "text": ["text"] * 8_000_000, "role": ["user"] * 8_000_000}],
-    "call": [{"role": "assistant", "content": "", "tool_calls": [{"id": ["x"] * 8_000_000, "function": {}}]}],
-}
 WORKED_THROUGH = {("prompt", "numbers"), ("prompt", "texts"), ("prompt", "lists"), ("token_ids", "numbers")}
 """Ids of a prompt and prompts, one by one: other threads have their turn between two of them."""
 
 
+@cache
+def large_values() -> dict[str, Any]:
+    """Returns half a gigabyte, which is let go when the tests of this file have ended."""
+    texts = ["text"] * 8_000_000
+    values = {
+        "numbers": [10**6] * 8_000_000,
+        "texts": texts,
+        "lists": [[]] * 8_000_000,
+        "text": "x" * 30_000_000,
+        "object": dict.fromkeys(map(str, range(500_000)), [1] * 64),
+        "nested": [{"type": texts, "text": texts, "role": ["user"] * 8_000_000}],
+        "call": [{"role": "assistant", "content": "", "tool_calls": [{"id": texts, "function": {}}]}],
+    }
+    gc.freeze()  # a look for garbage would go through them on the account of a field
+    return values
+
+
 def requests(schema: RequestSchema, needed: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for name in (*schema.fields, "unheard_of"):
-        for kind, value in LARGE.items():
+        for kind, value in large_values().items():
             if (name, kind) not in WORKED_THROUGH:
                 yield name, kind, {**needed, name: value}
 
@@ -106,6 +116,6 @@ def test_fields_of_a_response_and_of_its_tools() -> None:
     tools = (
         (f"tools.{field}", kind, {**hi, "tools": [{"type": "function", "name": "f", field: value}]})
         for field in ("type", "name", "description", "strict")
-        for kind, value in LARGE.items()
+        for kind, value in large_values().items()
     )
     assert costly(read, tools) == {}

@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 
 from art.cli.main import app
 from art.rendering.registry import create_chat_renderer
-from art.training.audit import LogprobDifference
 from art_extensions.audit.audit_computation import LIMITS, judge_difference, targets
 from art_extensions.audit.audit_conversation import AuditVerdict, renderer_verdicts
 from art_extensions.audit.audit_run import all_verdicts
+from art_extensions.audit.trainer_side import LogprobDifference
 
 pytestmark = pytest.mark.slow
 

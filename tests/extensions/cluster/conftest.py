@@ -1,4 +1,6 @@
-"""The disks' tests use the tiny batches of the trainer's tests; those on Ray use what hurts workers there."""
+"""The disks' tests use the tiny batches of the trainer's tests; those on Ray what hurts workers there, and
+Tinker's program.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-for room in ("training", "faults", "server/workers", "extensions/ui"):
+for room in ("training", "faults", "server/workers", "extensions/ui", "extensions/tinker"):
     sys.path.insert(0, str(Path(__file__).parents[2] / room))
 
 from bench.nodes.ray_nodes import RayNodes, ray_nodes  # noqa: E402

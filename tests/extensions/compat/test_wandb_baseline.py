@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from offline_run import offline_runs
+from tests.extensions.sinks.offline_run import offline_runs
 
 import art
 from art.utils.benchmarking import log_constant_metrics_wandb

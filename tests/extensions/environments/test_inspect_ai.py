@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 import art
 from art_extensions.testing import LlmServer
+from library_programs import needs, told_by
 
-ROOT = Path(__file__).parents[3]
-PROGRAMS = Path(__file__).parent / "programs"
-PYTHON = ROOT / ".venv-environments" / "bin" / "python"
-MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
+PLACE = ".venv-environments"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(MISSING, reason="no .venv-environments: `make .venv-environments/.installed`"),
+    needs(PLACE),
 ]
 SLOW_S = 3.0
 
@@ -36,11 +30,7 @@ def reply(body: Mapping[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    variables = {
-        **{"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")},
-        **{"PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests' / 'contracts'}", "HF_HUB_OFFLINE": "1"},
-    }
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with (
         LlmServer(reply) as endpoint,
         art.LocalBackend(path=tmp_path_factory.mktemp("inspect") / "art") as backend,
@@ -48,19 +38,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         address = art.TrainableModel(name="address", project="inspect", base_model="art/nano-tools")
         art.run(address.register(backend))
         server = str(address.inference_base_url).removesuffix("/v1")
-        done = subprocess.run(
-            [
-                *(str(PYTHON), "-W", "ignore", str(PROGRAMS / "inspect_rollouts.py")),
-                *(endpoint.base_url, endpoint.key, server, str(address.inference_api_key)),
-            ],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    yield json.loads(done.stdout.splitlines()[-1])
+        words = (endpoint.base_url, endpoint.key, server, str(address.inference_api_key))
+        return told_by(PLACE, "inspect_rollouts.py", *words)
 
 
 def test_the_scores_are_those_of_inspect_itself(told: dict[str, Any]) -> None:

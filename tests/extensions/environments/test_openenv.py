@@ -1,61 +1,59 @@
-"""Environments of a real OpenEnv server through the library's own client (`make test` installs both)."""
+"""Environments of a real OpenEnv server through the library's own client, of 0.3 and of 0.10."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from art_extensions.testing import LlmServer
-from openenv_server import PYTHON, openenv_server
+from art_extensions.testing import LlmServer, ToolCalls
+from library_programs import needs, python_of, told_by
+from openenv_server import openenv_server
 
-ROOT = Path(__file__).parents[3]
-PROGRAMS = Path(__file__).parent / "programs"
-MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(MISSING, reason="no .venv-verifiers: `make .venv-verifiers/.installed`"),
-]
+PLACES = (".venv-verifiers", ".venv-openenv")
+pytestmark = pytest.mark.slow
 
 
-def reply(body: Mapping[str, Any]) -> str:
-    """Guesses from 0 on: as text, as numbers after a word, or as objects after one that lacks a field."""
-    turn = len(body["messages"]) // 2
-    by_name = {
+def reply(body: Mapping[str, Any]) -> Any:
+    """Guesses from 0 on: as text, as numbers after a word, as objects after one that lacks a field, or by
+    tools.
+    """
+    turn = sum(one["role"] == "assistant" for one in body["messages"])
+    by_name: dict[str, list[Any]] = {
         "right": ["0", "1", "2", "3"],
         "wrong": ["no"] * 4,
         "numbers": ["zero", "0", "1", "2", "3"],
         "plans": ['{"second": "a"}', "[1]", '{"first": 1}', '{"first": 0, "second": "b"}', '{"first": 2}'],
+        "callers": [
+            '{"tool_name": "guess", "arguments": {"number": 1}}',
+            '{"tool_name": "guess", "arguments": {"number": 3}}',
+            '{"tool_name": "gues"}',
+            '{"arguments": {}}',
+        ],
+        "guessers": [
+            ToolCalls([("guess", {"number": 1}), ("guess", "[")]),
+            ToolCalls([("gues", {}), ("guess", "[3]")]),
+            ToolCalls([("guess", {"number": 3}), ("guess", {"number": 3})]),
+        ],
+        "actors": [
+            "What is it?",
+            ToolCalls([("act", {"second": "a"})]),
+            ToolCalls([("guess", {"first": 1})]),
+            ToolCalls([("act", {"first": 99})]),
+            ToolCalls([("act", {"first": 99, "second": "b"})]),
+        ],
     }
     return (by_name[body["model"]] * 8)[turn]
 
 
-@pytest.fixture(scope="module")
-def told() -> Iterator[dict[str, Any]]:
-    variables = {
-        **{"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")},
-        **{"PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests' / 'contracts'}", "HF_HUB_OFFLINE": "1"},
-    }
-    with LlmServer(reply) as endpoint, openenv_server() as worlds:
-        done = subprocess.run(
-            [
-                *(str(PYTHON), "-W", "ignore", str(PROGRAMS / "openenv_rollouts.py")),
-                *(endpoint.base_url, endpoint.key, worlds),
-            ],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    yield json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture(scope="module", params=[pytest.param(place, marks=needs(place)) for place in PLACES])
+def told(request: pytest.FixtureRequest) -> dict[str, Any]:
+    place: str = request.param
+    with LlmServer(reply) as endpoint, openenv_server(python_of(place)) as worlds:
+        told = told_by(place, "openenv_rollouts.py", endpoint.base_url, endpoint.key, worlds)
+    return {**told, "place": place, "asked": {one.body["model"]: one.body for one in endpoint.served}}
 
 
 def test_observations_are_turns_and_rewards_add_up(told: dict[str, Any]) -> None:
@@ -96,13 +94,68 @@ def test_rollouts_wait_for_a_server_with_one_session(told: dict[str, Any]) -> No
     assert told["occupied"].startswith("FullServerError") and "max_concurrent_envs" in told["occupied"]
 
 
+def test_a_killed_program_leaves_its_session_to_the_next(told: dict[str, Any]) -> None:
+    assert told["killed"]["metrics"]["turns"] >= 1
+
+
+def test_a_reset_may_tell_other_fields_than_a_step(told: dict[str, Any]) -> None:
+    said = told["opening"]["said"]
+    assert said[0] == "board: Guess a number from 0 to 9.\nmoves: [1, 2]"
+    assert set(said[2::2]) <= {"Higher.", "Lower."}
+
+
+def test_a_reply_may_call_a_tool(told: dict[str, Any]) -> None:
+    said = told["calls"]["said"]
+    assert said[0] == ("ready" if told["place"] == ".venv-openenv" else ""), "0.3 sends no metadata"
+    assert "Higher." in said[2] and "Right." in said[4] and "Unknown tool: 'gues'" in said[6]
+    assert told["calls"]["metrics"] == {"turns": 4, "truncated": 1, "invalid_actions": 1}
+
+
+def test_the_tools_of_an_environment_are_called_as_tools(told: dict[str, Any]) -> None:
+    (tool,) = told["asked"]["guessers"]["tools"]
+    assert tool["function"]["name"] == "guess" and tool["function"]["description"] == "Guess the number 3."
+    assert tool["function"]["parameters"]["properties"] == {"number": {"type": "integer"}}
+    results = [text for text in told["offered"]["said"][1:] if text]
+    assert results[0] == "Higher." and results[2] == "Error: Unknown tool: 'gues'"
+    assert results[1].startswith("Invalid action: the arguments of guess are no JSON (")
+    assert results[3] == "Invalid action: the arguments of guess are no JSON object"
+    assert results[4:] == ["Right.", "Right."]
+    assert told["offered"]["metrics"] == {"turns": 3, "truncated": 1, "invalid_actions": 2}
+
+
+def test_calls_earn_what_the_environment_gives_until_it_ends(told: dict[str, Any]) -> None:
+    rewarded = told["rewarded"]
+    assert rewarded["reward"] == pytest.approx(-0.25 + 1) and rewarded["metrics"]["truncated"] == 0
+    assert rewarded["said"][-1] == "Invalid action: the episode has ended"
+    assert told["silent"]["metrics"] == {"turns": 1, "truncated": 0, "invalid_actions": 0}
+
+
+def test_the_action_of_any_environment_can_be_a_tool(told: dict[str, Any]) -> None:
+    (tool,) = told["asked"]["actors"]["tools"]
+    assert tool["function"]["name"] == "act"
+    assert {*tool["function"]["parameters"]["properties"]} == {"first", "second"}
+    assert tool["function"]["parameters"]["required"] == ["first"]
+    acts = told["acts"]
+    reasons = [text for text in acts["said"] if text and text.startswith("Invalid action:")]
+    assert reasons == [
+        "Invalid action: call the tool act",
+        "Invalid action: its fields are first (integer), second (string)",
+        "Invalid action: there is no tool guess: the tool is act",
+    ]
+    assert acts["said"][-1] == "board: Lower.\nmoves: [1, 2]"
+    assert acts["metrics"] == {"turns": 5, "truncated": 1, "invalid_actions": 3}
+
+
 @pytest.mark.parametrize(
     ("case", "words"),
     [
         ("fails", r"EnvironmentFailedError: environment 'openenv:http.*/fails': step failed: .*no board"),
+        ("drops", r"EnvironmentFailedError: .*step failed: (the server closed the session|ConnectionClosed)"),
         ("hangs", r"EnvironmentTimeoutError: .*step did not answer within 1 s"),
         ("huge", r"EnvironmentFailedError: .*300000 characters.*observation=FIELD: hint \(300000\)"),
-        ("tools", r"ConfigurationError: .*its actions have no fields.*art mcp train"),
+        ("tools", r"EnvironmentFailedError: .*/tools': the list of tools failed: .*text"),
+        ("no_tools", r"ConfigurationError: .*its actions have no fields.*leave tools=False out"),
+        ("both", r"ConfigurationError: .*leave action='first' out"),
         ("other", r"ConfigurationError: .*/other/schema is no schema of OpenEnv"),
         ("nobody", r"ConfigurationError: .*no server of OpenEnv answers at http://127\.0\.0\.1:9/schema"),
         ("address", r"ConfigurationError: .*write the address.*openenv:http://HOST:PORT"),

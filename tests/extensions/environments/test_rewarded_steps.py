@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import art
 from art.environments.adapters.registry import find_environment
 from art.errors import ConfigurationError
+from art.tracking.folders import ModelPaths
+from art.tracking.step_record import read_rollouts
 from art.types import sample_id
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -33,4 +36,12 @@ async def test_steps_of_a_world_reward_the_turns(tmp_path: Path, monkeypatch: py
         result = await backend.train(model, [group], algorithm="turn_rloo", learning_rate=1e-4)
         plain = find_environment("gymnasium:turned_world:World")
         assert (await plain.rollout(model, scenario)).turn_rewards == {}
+        records = read_rollouts(ModelPaths.of_model(model).path, 1)
     assert result.step == 1 and result.metrics["data/sheet/trained_rollouts"] == 8
+    assert [one.turn_rewards for one in records] == [[*one.turn_rewards.values()] for one in group]
+    returns = [one.turn_returns for one in records]
+    assert returns == [[pytest.approx(sum(r.turn_rewards)), r.turn_rewards[1]] for r in records]
+    others = [np.array(returns)[np.arange(8) != place].mean(0) for place in range(8)]
+    advantages = [one.turn_advantages for one in records]
+    assert np.allclose(advantages, np.array(returns) - others)
+    assert result.metrics["reward/turn_return_mean"] == pytest.approx(np.mean(returns))

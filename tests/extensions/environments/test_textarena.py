@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import re
-import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +12,10 @@ import pytest
 from art.errors import ConfigurationError
 from art_extensions.environments.textarena import draw_move
 from art_extensions.testing import LlmServer
+from library_programs import needs, told_by
 
-ROOT = Path(__file__).parents[3]
-PROGRAMS = Path(__file__).parent / "programs"
-PYTHON = ROOT / ".venv-environments" / "bin" / "python"
-MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
-apart = pytest.mark.skipif(MISSING, reason="no .venv-environments: `make .venv-environments/.installed`")
+PLACE = ".venv-environments"
+apart = needs(PLACE)
 
 
 def reply(body: Mapping[str, Any]) -> str:
@@ -34,26 +28,8 @@ def reply(body: Mapping[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    variables = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(Path.home()),
-        "PYTHONPATH": f"{ROOT / 'src'}:{PROGRAMS}",
-    }
     with LlmServer(reply) as server:
-        command = [
-            str(PYTHON),
-            "-W",
-            "ignore",
-            str(PROGRAMS / "textarena_games.py"),
-            server.base_url,
-            server.key,
-        ]
-        done = subprocess.run(
-            command, env=variables, capture_output=True, text=True, timeout=300, check=False
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    games: dict[str, Any] = json.loads(done.stdout)
-    return games
+        return told_by(PLACE, "textarena_games.py", server.base_url, server.key)
 
 
 @apart

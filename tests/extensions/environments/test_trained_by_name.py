@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from bench.learning.environments import JOBS, PYTHON, learn
+from bench.learning.environments import JOBS, MOST_SECONDS, PYTHON, learn
 
 MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(MISSING, reason="no .venv-environments: `make .venv-environments/.installed`")
-async def test_a_dataset_of_reasoning_gym_is_learned_by_its_name() -> None:
+async def test_a_dataset_of_reasoning_gym_is_learned_by_its_name(tmp_path: Path) -> None:
     job = replace(JOBS["letter-counting"], steps=3, groups_per_step=8, evaluations=60)
-    told = await learn("letter-counting", job)
+    told = await learn("letter-counting", job, tmp_path, MOST_SECONDS)
+    assert told is not None
     assert [row["step"] for row in told["steps"]] == [1, 2, 3]
     assert all(0 <= row["reward"] <= 1 for row in told["steps"])
     for side in (told["before"], told["after"]):

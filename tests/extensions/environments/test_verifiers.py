@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,27 +18,15 @@ from art.environments.adapters.registry import find_environment
 from art.errors import ConfigurationError
 from art_extensions.environments.verifiers import metric_name, row_id, sft_rows
 from art_extensions.testing import LlmServer
+from library_programs import needs, told_by
 
-ROOT = Path(__file__).parents[3]
-PROGRAMS = Path(__file__).parent / "programs"
-PYTHON = ROOT / ".venv-verifiers" / "bin" / "python"
-MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
-apart = pytest.mark.skipif(MISSING, reason="no .venv-verifiers: `make .venv-verifiers/.installed`")
+PLACE = ".venv-verifiers"
+apart = needs(PLACE)
 KINDS = ("single", "multi", "tasks", "tools", "stateful", "several")
 
 
-def run(*arguments: str) -> dict[str, Any]:
-    variables = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(Path.home()),
-        "PYTHONPATH": f"{ROOT / 'src'}:{PROGRAMS}",
-        "HF_HUB_OFFLINE": "1",
-    }
-    command = [str(PYTHON), "-W", "ignore", str(PROGRAMS / "verifiers_rollouts.py"), *arguments]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+def run(*words: str) -> dict[str, Any]:
+    return told_by(PLACE, "verifiers_rollouts.py", *words, timeout_s=400)
 
 
 def reply(body: Mapping[str, Any]) -> str:
@@ -111,6 +97,25 @@ def test_each_environment_of_a_group_scores_its_own_rows(trained: dict[str, Any]
         seen.add(words := str(one["messages"][0]["content"]).startswith("Say"))
         assert ("exact" in one["metrics"]) == words and ("total_tool_calls" in one["metrics"]) != words
     assert seen == {True, False}
+
+
+@apart
+@pytest.mark.slow
+def test_the_rewards_of_steps_are_those_of_the_turns(trained: dict[str, Any]) -> None:
+    told = trained["stepped"]
+    assert told["step"] == 1 and told["trained"] > 0
+    for one in told["rollouts"]:
+        replies = [message["content"] for message in one["messages"] if message["role"] == "assistant"]
+        rewarded = [one["turns"].get(sample) for sample in one["samples"]]
+        assert len(replies) == len(rewarded) == one["metrics"]["num_turns"]
+        # The environment answers every reply but the last of a rollout that came to its most turns.
+        known = rewarded if one["stop"] != "max_turns_reached" else rewarded[:-1]
+        assert rewarded[len(known) :] in ([], [None]) and None not in known
+        worth = [sum(map(ord, reply.strip())) % 10 / 10 for reply in replies]
+        assert known == worth[: len(known)]
+        assert one["reward"] == pytest.approx(one["metrics"]["right"] + sum(known))
+    assert told["plain"] == {}
+    assert len(told["warned"]) == 1 and "no step of a rollout has a reward" in told["warned"][0]
 
 
 @apart

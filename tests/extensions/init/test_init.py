@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -23,21 +24,31 @@ from starting import StartedProgram
 from waiting import eventually, gone
 
 FEW_LINES = 80
+TASKSETS = Path(__file__).parents[3] / ".venv-verifiers-tasksets"
+_RUN = """\
+if sys.argv[0] == "-m":
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+else:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 SHORT_RUN = "python train.py --steps 1"
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_every_file_is_written_and_every_blank_filled(tmp_path: Path, template: str) -> None:
     written = create_project(tmp_path / "my-agent", template=template, base_model="org/model")
-    names = {path.name for path in written}
-    assert names == {"README.md", ".gitignore", *TEMPLATES[template].files.values()}
+    names = {str(path.relative_to(tmp_path / "my-agent")) for path in written}
+    assert names == {target for _, target, _ in TEMPLATES[template].targets()}
+    assert {"README.md", ".gitignore", "train.py"} <= names
     readme = (tmp_path / "my-agent" / "README.md").read_text()
-    assert all(f"`{name}`" in readme for name in TEMPLATES[template].files.values())
+    listed = {f"{folder}/" if rest else folder for folder, _, rest in (name.partition("/") for name in names)}
+    assert all(f"`{name}`" in readme for name in listed - {"README.md", ".gitignore"})
     assert all(len(path.read_text().splitlines()) <= FEW_LINES for path in written if path.suffix == ".py")
     text = "".join(path.read_text() for path in written)
     assert "__" not in text.replace("__main__", "").replace("__name__", "").replace("__doc__", "").replace(
         "__future__", ""
-    ).replace("__pycache__", "")
+    ).replace("__pycache__", "").replace("__all__", "")
     assert 'project="my-agent"' in text and 'default="org/model"' in text
 
 
@@ -83,8 +94,51 @@ def test_a_missing_extra_is_the_first_of_the_next_steps(
         assert result.output.partition("Next:\n")[2].splitlines()[0].strip() == first
 
 
+def run_project(folder: Path, template: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python in a project. For verifiers, its environment of Python stands behind the tests' own."""
+    variables = dict(os.environ)
+    command = [sys.executable, *words]
+    if template == "verifiers":
+        (library,) = (TASKSETS / "lib").glob("python*/site-packages")
+        behind = f"import runpy, sys\nsys.path[:0] = ['']\nsys.path.append({str(library)!r})\n"
+        (folder / "behind.py").write_text(behind + "sys.argv = sys.argv[1:]\n" + _RUN)
+        command = [sys.executable, "-W", "ignore", "behind.py", *words]
+        variables["PATH"] = f"{TASKSETS / 'bin'}{os.pathsep}{variables['PATH']}"
+    return subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=580, check=False
+    )
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("template", [name for name in TEMPLATES if name != "agent"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "environment",
+        "harbor",
+        pytest.param(
+            "verifiers",
+            marks=pytest.mark.skipif(
+                not TASKSETS.exists() and not os.environ.get("ART_TEST_EVERYTHING"),
+                reason="no environment: `make .venv-verifiers-tasksets/.installed`",
+            ),
+        ),
+    ],
+)
+def test_a_project_with_an_environment_trains_and_its_own_test_passes(tmp_path: Path, template: str) -> None:
+    create_project(tmp_path, template=template, project="skeleton")
+    done = run_project(tmp_path, template, *SHORT_RUN.split()[1:])
+    assert done.returncode == 0, done.stderr
+    (line,) = (tmp_path / ".art/skeleton/models/agent-001/history.jsonl").read_text().splitlines()
+    row = json.loads(line)
+    groups = {"environment": 8, "harbor": 2, "verifiers": 4}[template]
+    assert row["step"] == 1 and row["data/sheet/started_rollouts"] == 8 * groups
+    assert row.get("data/sheet/failed_rollouts", 0) == 0
+    tested = run_project(tmp_path, template, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert tested.returncode == 0 and " passed" in tested.stdout, tested.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", ["tools", "langgraph", "mcp", "sft"])
 def test_a_template_trains_by_the_command_of_its_readme(tmp_path: Path, template: str) -> None:
     create_project(tmp_path, template=template, project="skeleton")
     done = subprocess.run(

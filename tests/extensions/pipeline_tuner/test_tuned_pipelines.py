@@ -15,8 +15,8 @@ from virtual_clock import run_virtually
 
 import art
 from art.errors import ConfigurationError
-from art.runs.pipeline import PipelineRuntimeConfig, PipelineTrainer
 from art.types import TrainResult
+from art_extensions.pipeline import PipelineRuntimeConfig, PipelineTrainer
 from art_extensions.pipeline_tuner import PipelineTunerProfile, PipelineTunerProfileStore
 
 ONLINE = art.PipelineAutotuneConfig(mode="online")

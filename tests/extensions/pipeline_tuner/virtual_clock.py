@@ -32,7 +32,7 @@ def run_virtually(monkeypatch: pytest.MonkeyPatch, work: Coroutine[Any, Any, Any
     monkeypatch.setattr(loop, "time", lambda: selector.now)
     for module in ("trainer", "rollout_workers", "status", "training_steps"):
         clock = SimpleNamespace(monotonic=lambda: selector.now, time=lambda: selector.now)
-        monkeypatch.setattr(f"art.runs.pipeline.{module}.time", clock)
+        monkeypatch.setattr(f"art_extensions.pipeline.{module}.time", clock)
     monkeypatch.setattr(asyncio, "to_thread", call_at_once)
     try:
         loop.run_until_complete(work)

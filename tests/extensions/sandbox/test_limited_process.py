@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from art.errors import ConfigurationError, VerifierError
-from art.rewards.sandbox import MB, Limits
 from art_extensions.sandbox.limited_process import LimitedProcess, ProcessEnding, module_folders
+from art_extensions.sandbox.limits import MB, Limits
 from starting import StartedProgram
 
 pytestmark = pytest.mark.slow

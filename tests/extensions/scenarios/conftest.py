@@ -5,6 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "environments" / "mcp"))
+sys.path.append(str(Path(__file__).parent / "mcp"))
 
 from mcp_fixtures import agent, babbling, endpoint  # noqa: F401  fixtures

@@ -88,7 +88,7 @@ def test_every_command_that_trains_is_known() -> None:
         return [each for name in names for each in below(command.get_command(context, name))]
 
     found = [one for one in below(typer.main.get_command(main.app)) if trains(one)]
-    assert len(found) == 4
+    assert len(found) == 5
     for one in found:
         assert any("--config" in each.opts for each in one.get_params(click.Context(one))), one.name
 

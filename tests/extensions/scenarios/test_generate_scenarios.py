@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import troublesome
-from art.environments.mcp import GeneratedScenario, MCPResource, MCPTool
 from art.errors import BudgetExceededError, ConfigurationError
 from art.process import environment
 from art.rewards.llm.budget import Budget
+from art_extensions.scenarios.mcp import GeneratedScenario, MCPResource, MCPTool
 from art_extensions.scenarios.mcp_rl.generate_scenarios import (
     answer_schema,
     generate_scenarios,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from art.environments.mcp import connect
 from art.rewards.llm.channel import Channel
 from art.rewards.llm.names import resolve_llm
+from art_extensions.scenarios.mcp import connect
 from art_extensions.scenarios.mcp_rl.settings import TrainSettings, checked_scenarios_of
 from art_extensions.testing import LlmServer, ScriptedGenerator
 from art_extensions.testing.mcp_servers.library import Database, QueryError, QueryLimits, create_server

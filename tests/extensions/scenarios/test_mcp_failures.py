@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from agent_endpoint import DONE, Agent, call, script
 
-from art.environments.mcp import StdioServer
-from art.environments.mcp.types import PlannedScenario
 from art.rewards.function_reward import FunctionReward
 from art.runs.folder import failures_of, mean_reward
+from art_extensions.scenarios.mcp import StdioServer
+from art_extensions.scenarios.mcp.types import PlannedScenario
 from art_extensions.scenarios.mcp_rl.mcp_run import ScenarioRollouts
 from art_extensions.scenarios.mcp_rl.settings import TrainSettings
 

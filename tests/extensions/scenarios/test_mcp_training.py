@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 import art
-from art.environments.mcp.server_address import parse_server
-from art.environments.mcp.types import PlannedScenario
 from art.errors import ConfigurationError, LlmAnswerError
 from art.rewards.llm.budget import Budget
 from art.rewards.llm.cache import AnswerCache
@@ -23,6 +21,8 @@ from art.runs.comparison import Comparison, ComparisonSide
 from art.runs.folder import StepRow
 from art.runs.training_run import model_to_train
 from art_extensions.scenarios.judges import Candidate
+from art_extensions.scenarios.mcp.server_address import parse_server
+from art_extensions.scenarios.mcp.types import PlannedScenario
 from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioSet
 from art_extensions.scenarios.mcp_rl.mcp_run import McpReport, compared_metrics, run_judges, server_start_hint
 from art_extensions.scenarios.mcp_rl.settings import (

@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 from art.backend import Keyword
 from art.cli.main import app
 from art.cli.run_options import settings_verb
-from art.environments.mcp import HttpServer, StdioServer
 from art.errors import ConfigurationError
 from art.process import environment
+from art_extensions.scenarios.mcp import HttpServer, StdioServer
 from art_extensions.scenarios.mcp_commands import ServerArguments, read_scenarios_file
 from art_extensions.scenarios.mcp_rl.settings import TrainSettings
 from art_extensions.testing import LlmServer, ScriptedGenerator
 
 WEATHER = ("--", sys.executable, "-m", "art_extensions.testing.mcp_servers.weather")
-BABBLING = Path(__file__).parents[2] / "environments" / "mcp" / "babbling.py"
+BABBLING = Path(__file__).parent / "mcp" / "babbling.py"
 
 
 def art(*words: str) -> Any:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import troublesome
-from art.environments.mcp import MCPTool, StdioServer, connect
-from art.environments.mcp.types import PlannedCall, PlannedScenario, as_planned
 from art.errors import ConfigurationError, LlmAnswerError, McpError
 from art.rewards.llm.channel import Channel
 from art.rewards.llm.names import resolve_llm
 from art.trajectories import Trajectory
+from art_extensions.scenarios.mcp import MCPTool, StdioServer, connect
+from art_extensions.scenarios.mcp.types import PlannedCall, PlannedScenario, as_planned
 from art_extensions.scenarios.mcp_rl.checked_scenarios import (
     ScenarioChecks,
     ScenarioSet,

@@ -15,8 +15,10 @@ from tests.otlp_collector import Collector, collecting
 
 import art
 from art.rewards import Ruler
+from art.tracking.folders import ModelPaths
 from art.tracking.sinks.registry import deliveries
 from art.tracking.step_record import read_rollouts
+from art.wire.rollout_record import RolloutRecord
 from art.wire.rollouts import CALL_NOTE
 from art_extensions.testing import LlmServer, TruthfulJudge
 from waiting import until
@@ -95,6 +97,31 @@ async def test_a_rollout_is_a_tree_of_rollout_completions_and_tools(
     assert tool.attributes["gen_ai.tool.name"] == "look_up" and tool.attributes["gen_ai.tool.call.id"] == "c1"
     assert collector.schemas == {"https://opentelemetry.io/schemas/1.38.0"}
     assert {one["service.name"] for one in collector.resources} == {"art"}
+    assert {one["rl.system"] for one in collector.resources} == {"art"}
+    assert all(one["rl.run.id"].endswith(f"/{one['rl.model.name']}") for one in collector.resources)
+
+
+async def test_a_completion_has_what_its_turn_earned(tmp_path: Path, collector: Collector) -> None:
+    made, model = rollout(), model_in(tmp_path)
+    said = [item for item in made.messages_and_choices if not isinstance(item, dict)]
+    for number, (turn, reward) in enumerate(zip(said, (0.25, -1.0), strict=True)):
+        turn.model_extra["sample_id"] = f"s{number}"
+        made.reward_turn(turn, reward)
+    record = RolloutRecord(
+        rollout="r-1", group=0, place=0, fate="trained", samples=["s0", "s1"], turn_rewards=[0.25, -1.0],
+        turn_returns=[-0.25, -0.5], turn_advantages=[0.5, None],
+    )  # fmt: skip
+    path = ModelPaths(model._folder()).rollouts(3)
+    path.parent.mkdir(parents=True)
+    path.write_text(record.line())
+    await model.log([art.TrajectoryGroup([made])], step=3)
+    first, second = (chat.attributes for chat in collector.named("chat"))
+    assert [one["art.turn_reward"] for one in (first, second)] == [0.25, -1.0]
+    assert [one["art.turn_return"] for one in (first, second)] == [-0.25, -0.5]
+    assert first["art.turn_advantage"] == 0.5 and "art.turn_advantage" not in second
+    await model.log([art.TrajectoryGroup([rollout().model_copy(update={"rollout_id": "r-2"})])], step=4)
+    plain = [chat.attributes for chat in collector.named("chat") if chat.attributes["art.rollout"] == "r-2"]
+    assert len(plain) == 2 and not any(name.startswith("art.turn_") for one in plain for name in one)
 
 
 async def test_completions_and_tools_have_the_times_that_were_noted(
@@ -358,3 +385,13 @@ async def test_texts_that_are_no_utf8_lose_no_batch(
     odd = art.Trajectory(messages_and_choices=turns, reward=1.0, rollout_id="odd")
     await model_in(tmp_path).log([art.TrajectoryGroup([odd])], step=0)
     assert collector.named("chat") and collector.named("invoke_agent")
+
+
+async def test_headers_that_cannot_be_read_are_told_without_their_keys(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A colon in place of the equals sign: the library logs the whole text."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization: Bearer k3y-of-a-collector,x-team=a")
+    await model_in(tmp_path).log([art.TrajectoryGroup([rollout()])], step=3)
+    assert "Header format invalid" in caplog.text and "k3y" not in caplog.text
+    assert collector.requests[0][1]["x-team"] == "a", "what can be read is sent"

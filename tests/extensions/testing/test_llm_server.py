@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from art.errors import ConfigurationError
-from art_extensions.testing import LlmServer, Mischief
+from art_extensions.testing import LlmServer, Mischief, ToolCalls
 
 QUESTION: list[Any] = [{"role": "user", "content": "hello"}]
 
@@ -34,6 +34,16 @@ async def test_it_answers_in_openais_shape_and_remembers_what_it_was_asked() -> 
     assert reply.choices[0].finish_reason == "stop" and reply.usage.total_tokens > 0
     assert [body["temperature"] for body in server.requests] == [0.5]
     assert server.served[0].headers["x-who"] == "me" and "authorization" not in server.served[0].headers
+
+
+async def test_a_reply_can_call_tools() -> None:
+    calls = [("add", '{"a": 1}'), ("add", '{"a": 2}')]
+    async with LlmServer(lambda body: ToolCalls(calls)) as server:
+        reply = await ask(server)
+    choice = reply.choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    assert [(one.function.name, one.function.arguments) for one in choice.message.tool_calls] == calls
+    assert len({one.id for one in choice.message.tool_calls}) == 2
 
 
 def test_it_serves_programs_without_an_event_loop() -> None:

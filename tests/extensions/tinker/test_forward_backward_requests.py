@@ -315,7 +315,7 @@ def test_what_a_loss_does_not_take(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("stable_reinforce", "in a form that its SDK does not tell"),
+        ("stable_reinforce", "neither this record nor the formula is published"),
         ("crossentropy", "not supported. Use cross_entropy, importance_sampling, ppo, cispo, dro, gspo"),
     ],
 )

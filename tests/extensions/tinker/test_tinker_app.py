@@ -68,11 +68,9 @@ class ScriptedServer(ArtServer):
                 raise RequestError("lost", status=409, code=GRADIENTS_LOST)
             self.held[name], self.steps[name] = 0, asked.expected_step + 1
             self.calls.append(("step", asked.expected_step, asked.batches, asked.rate))
+            self.calls.append(("keep", asked.keep_steps))
             self.made[asked.job_id] = MadeStep(step=self.steps[name], metrics={"loss/grad_norm": 2.5})
         return self.made[asked.job_id]
-
-    async def keep_steps(self, name: str, steps: Any) -> None:
-        self.calls.append(("keep", list(steps)))
 
     async def release(self, name: str) -> None:
         self.calls.append(("release",))

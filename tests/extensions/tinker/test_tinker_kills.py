@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,14 @@ def test_killed_in_the_middle_it_ends_with_the_same_weights(
         lines = train(service, kills)
         assert lines[1:-1] == calm[1:-1]
         assert weights(service, lines) == expected
+
+
+def test_two_runs_that_take_turns_are_each_the_run_alone(
+    undisturbed: tuple[list[str], dict[str, bytes]], tmp_path: Path
+) -> None:
+    calm, expected = undisturbed
+    with serving(tmp_path / "data", "--turns") as service, ThreadPoolExecutor(2) as pool:
+        kills: list[dict[int, str]] = [{1: "art.training.worker"}, {}]
+        for lines in pool.map(lambda kill: train(service, kill), kills):
+            assert lines[1:-1] == calm[1:-1]
+            assert weights(service, lines) == expected

@@ -18,7 +18,9 @@ REAL = {"art/nano-games": "art/smollm2", "2e-3": "5e-4"}
 """What differs for a model that others trained."""
 
 
-def run_guide(service: Service, changes: Mapping[str, str] | None = None) -> list[float]:
+def run_guide(
+    service: Service, changes: Mapping[str, str] | None = None, *, limit_s: float = 400
+) -> list[float]:
     """The mean reward of each step of the guide's program."""
     blocks = re.findall(r"^```text\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
     (program,) = [one for one in blocks if "import tinker" in one]
@@ -30,7 +32,7 @@ def run_guide(service: Service, changes: Mapping[str, str] | None = None) -> lis
         env=service.variables,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=limit_s,
         check=False,
     )
     assert done.returncode in DONE, done.stderr[-3000:] + service.log.read_text()[-3000:]

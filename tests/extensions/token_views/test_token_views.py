@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import art
-from art.errors import ConfigurationError, NotBuiltError, NotRegisteredError, TokenMismatchError
+from art.errors import ConfigurationError, NotRegisteredError, TokenMismatchError
 from art.exchanges import exchange_of, read_reply_fields
 from art.trajectories import (
     AnthropicMessagesHistory,
@@ -214,9 +214,6 @@ def test_histories_of_one_model_and_of_written_messages() -> None:
     written = art.Trajectory(messages_and_choices=[*ASK, *ASK], additional_histories=further)
     assert [len(one.messages) for one in written.chat_completions_histories()] == [2, 1]
     assert art.Trajectory(messages_and_choices=ASK).history().messages == ASK
-    for option in ("tokenizer", "base_model", "chat_template", "chat_template_kwargs"):
-        with pytest.raises(NotBuiltError, match=f"tokenize\\({option}="):
-            written.tokenize(**{option: "x"})
 
 
 def test_a_compact_dump_grows_with_the_turns_and_loses_nothing() -> None:

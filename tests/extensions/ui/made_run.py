@@ -125,6 +125,11 @@ class MadeRun:
                 reward=one.reward if isinstance(one.reward, float) else None, advantage=0.5 - t, tokens=9,
                 policy_steps=(0, 0), samples=[f"{one.rollout_id}-0", f"{one.rollout_id}-1"],
                 forks={"edited": 1} if t else {},
+                turn_rewards=[one.turn_rewards.get(f"{one.rollout_id}-{k}", 0.0) for k in range(2)]
+                if one.turn_rewards
+                else [],
+                turn_returns=[1.25, 1.0] if one.turn_rewards else [],
+                turn_advantages=[0.75, -0.125] if one.turn_rewards else [],
                 judge=JudgeNote(
                     name="judge-1", words="It found it.", order=1 - t if t < 2 else t, price_usd=0.002,
                     score=0.75 - 0.5 * t, second=0.25, question=None if t else "Prefer short answers.",
@@ -210,6 +215,15 @@ def made_run(root: Path) -> MadeRun:
         run.checkpoint(step)
     run.samples({"s2a-0": ("WHO ", "the tea"), "s2a-1": ("A", "caféB")}, fork="edited")
     run.tokens(2, "s2a-1", 7)
+    return run
+
+
+def made_run_of_turns(root: Path) -> MadeRun:
+    """A run of one step, with a rollout of whose turns one was rewarded, and one without such rewards."""
+    run, played = MadeRun(root), trajectory("r", 1.0, "tea")
+    played.reward_turn(2, 0.25)
+    played.reward_turn(4, 0.0)
+    run.step(1, [[played, trajectory("q", 0.0, "tee")]])
     return run
 
 

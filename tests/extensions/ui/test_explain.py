@@ -26,7 +26,8 @@ from art.tracking.folders import ModelPaths
 from art.tracking.model_files import append_history_row
 from art.wire.rollout_record import RolloutFailure, RolloutRecord
 from art_extensions.ui.explain import FIRST_ROWS, LAST_ROWS, LOOK_EVERY, Explanation, RunWatch, explain
-from art_extensions.ui.signatures import SIGNATURES, STAGES, slope
+from art_extensions.ui.run_table import slope
+from art_extensions.ui.signatures import SIGNATURES, STAGES
 
 STEPS, GROUPS, SIZE = 12, 8, 4
 COUNTER = itertools.count()
@@ -55,10 +56,23 @@ def rollout(
         "logprobs": None,
         "message": message,
     } | said
-    reply = Choice.construct(**fields, completion_tokens=tokens)
+    reply = Choice.construct(**fields, completion_tokens=tokens, sample_id=f"s{next(COUNTER)}")
     asked: dict[str, Any] = {"role": "user", "content": question}
     facts: dict[str, Any] = {} if scenario is None else {"scenario_id": scenario}
     return art.Trajectory(reward=reward, messages_and_choices=[asked, reply], metadata=facts)
+
+
+def reward_turns(one: art.Trajectory, earned: list[float]) -> None:
+    """Gives a rollout as many turns, and each its reward, of the reward that the rollout has."""
+    (said,) = (item for item in one.messages_and_choices if not isinstance(item, dict))
+    for _ in earned[1:]:
+        another = said.model_copy(update={"sample_id": f"s{next(COUNTER)}"})
+        one.messages_and_choices += [{"role": "user", "content": "Go on."}, another]
+    turns = [item for item in one.messages_and_choices if not isinstance(item, dict)]
+    total = one.reward
+    for turn, reward in zip(turns, earned, strict=True):
+        one.reward_turn(turn, reward)
+    one.reward = total
 
 
 async def made_run(
@@ -77,6 +91,8 @@ async def made_run(
             made: list[Any] = [rollout(r, lengths(r), **shown, **said) for r in given]
             failed = odd.get("failed", 0)
             made[SIZE - failed :] = [TimeoutError("the tool is down")] * failed
+            for one in made[: SIZE - failed] if "turns" in odd else ():
+                reward_turns(one, odd["turns"])
             groups.append(art.TrajectoryGroup(made))
         figures = {"loss/entropy": 0.5, "loss/grad_norm": 0.2, "data/step_num_gradient_steps": 1}
         await model.log(groups, split="train", step=step, metrics=figures | odd.get("metrics", {}))
@@ -108,6 +124,8 @@ def metric(name: str, value: float, **others: Any) -> Change:
     return lambda step: {"metrics": {name: value}, **others}
 
 
+TURNED = {"reward/turn_return_mean": 0.3}
+"""What an algorithm of turns reports."""
 BROKEN: dict[int, Change] = {
     1: lambda step: {"failed": 1},
     2: lambda step: {"rewards": lambda chance: [1.0, 0.0, 1.0, art.Unscored("the judge is down")]},
@@ -131,6 +149,9 @@ BROKEN: dict[int, Change] = {
     21: lambda step: {"said": {"content": "noB{}\n<|im_start|><|im_start|>assistant"}, "rewards": flat},
     22: metric("data/step_num_gradient_steps", 0, rewards=flat),
     23: lambda step: {"said": {"content": "2"} if step > 3 else {}, "rewards": fallen},
+    25: lambda step: {"turns": [0.0, 0.0], "rewards": flat, "metrics": TURNED},
+    26: lambda step: {"turns": [0.01, -0.9, 0.02], "rewards": flat, "metrics": TURNED},
+    27: lambda step: {"turns": [0.2, 0.2]},
 }
 EXTRA = {6: {"data/sheet/started_rollouts": 32}, 16: {"time/step_wall_s": 10.0}}
 
@@ -204,6 +225,17 @@ async def test_a_healthy_run_and_a_solved_one_have_nothing(tmp_path: Path) -> No
     assert not (await made_run(tmp_path / "healthy")).findings
     assert not (await made_run(tmp_path / "solved", solved)).findings
     assert not (await made_run(tmp_path / "peak", peak)).findings, "it was clipped, and the reward rose on"
+
+
+async def test_turns_that_are_paid_are_healthy_and_one_that_earns_all_is_where_it_learns(
+    tmp_path: Path,
+) -> None:
+    paid = {"turns": [0.2, 0.1, 0.2], "metrics": TURNED}
+    assert not (await made_run(tmp_path / "turns", lambda step: paid)).findings
+    late = {"turns": [0.0, 0.9], "metrics": TURNED}
+    assert not (await made_run(tmp_path / "learns", lambda step: late)).findings, (
+        "one turn earns all, and it learns"
+    )
 
 
 async def test_one_answer_that_earns_all_is_no_collapse(tmp_path: Path) -> None:
@@ -356,7 +388,7 @@ def test_a_folder_without_a_step_or_with_two_models_is_refused(tmp_path: Path) -
 
 
 def test_the_table_has_every_number_once_in_the_order_of_the_chain() -> None:
-    assert sorted(one.number for one in SIGNATURES) == [*range(1, 25)]
+    assert sorted(one.number for one in SIGNATURES) == [*range(1, 28)]
     assert [one.stage for one in SIGNATURES] == sorted((s.stage for s in SIGNATURES), key=STAGES.index)
     assert all(one.limit and one.source and one.change and one.metrics for one in SIGNATURES)
 

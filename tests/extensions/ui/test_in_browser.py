@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from made_run import MadeRun, begin_job, made_run, trajectory
+from made_run import MadeRun, begin_job, made_run, made_run_of_turns, trajectory
 from served_pages import ServedPages, Watched
 
 from art_extensions.ui.app import export_runs
@@ -134,6 +134,22 @@ def test_the_list_has_few_rows_jumps_anywhere_and_opens_by_enter(
     page.keyboard.press("Enter")
     page.wait_for_url(f"**{RUN}/train/1/0/5")
     assert "TimeoutError: too slow" in page.inner_text("main") and shown.reports == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_each_turn_shows_its_reward_and_advantage(
+    tmp_path: Path, watch: Callable[..., Watched], width: int
+) -> None:
+    made_run_of_turns(tmp_path)
+    shown = watch(tmp_path, viewport={"width": width, "height": 800})
+    page = shown.open(f"{RUN}/train/1/0/0")
+    heads = [one.inner_text() for one in page.locator(".turn.sampled .turn-head").all()]
+    assert len(heads) == 2
+    assert "reward 0.250, counts as 1.250" in heads[0] and "advantage +0.750" in heads[0]
+    assert "reward 0.000, counts as 1.000" in heads[1] and "advantage −0.125" in heads[1].replace("-", "−")
+    page.evaluate(AXE)
+    assert json.loads(page.evaluate(FINDINGS)) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth") and shown.reports == []
 
 
 def test_charts_are_pinned_and_runs_are_searched(tmp_path: Path, watch: Callable[..., Watched]) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from made_run import MadeRun, made_run, trajectory
+from made_run import MadeRun, made_run, made_run_of_turns, trajectory
 from starlette.testclient import TestClient
 
 import art
 import art_extensions.ui
 from art.errors import ConfigurationError
 from art.tracking.trajectory_log import append_groups
+from art_extensions.ui.access import Viewer
 from art_extensions.ui.app import RunPages, export_runs
 from art_extensions.ui.conversation import visible
 from art_extensions.ui.curves import smooth
@@ -123,6 +124,18 @@ def test_a_step_says_where_its_rollouts_went(tmp_path: Path, read: Read) -> None
     said = read(f"{RUN}/train/2")
     assert "trained 4 36" in said and "failed 1 0" in said and "started 5 36" in said
     assert "5 in 2 groups" in said
+
+
+def test_a_step_has_the_command_that_replays_it(tmp_path: Path, read: Read) -> None:
+    """Pages only read: they start no job. A tenant has no terminal on the server."""
+    made_run(tmp_path)
+    command = f"art replay games/player 2 --data-dir {tmp_path}"
+    assert command in read(f"{RUN}/train/2") and "art replay" not in read(f"{RUN}/train/2/0")
+    MadeRun(tmp_path, project="alice~games").history(1, **{"train/reward": 0.5})
+    pages = RunPages(tmp_path, Viewer("alice", "alice~"))
+    own = TestClient(pages.app()).get(f"{RUN}/train/1").text
+    pages.reader.close()
+    assert "Reward" in own and "art replay" not in own
 
 
 def test_a_group_has_its_rollouts_side_by_side(tmp_path: Path, read: Read) -> None:
@@ -385,3 +398,18 @@ def test_a_run_that_cannot_be_read_is_a_row_that_says_so(
     assert "history.jsonl cannot be read" in listed
     assert "history.jsonl cannot be read" in read("/runs/-/games/broken")
     assert "unreadable" not in read("/runs/-/games/player")
+
+
+def test_a_turn_shows_its_reward_and_its_advantage(tmp_path: Path, read: Read) -> None:
+    made = made_run_of_turns(tmp_path)
+    said = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", read(f"{RUN}/train/1/0/0")))
+    assert "reward 0.250 , counts as 1.250 advantage +0.750" in said
+    assert "reward 0.000 , counts as 1.000 advantage -0.125" in said.replace("−", "-")
+    plain = read(f"{RUN}/train/1/0/1")
+    assert "counts as" not in plain and plain.count("advantage <b>") == 0
+    side_by_side = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", read(f"{RUN}/train/1/0")))
+    assert side_by_side.count("advantage +0.750") == 1 and side_by_side.count("reward 0.250 ,") == 1
+    # Without the trajectory the record alone knows; without the record, the trajectory.
+    (made.model / "steps" / "0001" / "rollouts.jsonl").unlink()
+    again = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", read(f"{RUN}/train/1/0/0")))
+    assert "reward 0.250" in again and "counts as" not in again

@@ -188,7 +188,7 @@ async def test_what_is_damaged_is_left_out_with_the_reason(tmp_path: Path) -> No
     files.history.write_bytes(b'{"step": 1, "train/reward": \xff\xfe}\n')
     options = ["--data-dir", str(tmp_path), "--output"]
     said = CliRunner().invoke(app, ["report", "p/m", *options, str(tmp_path / "report.zip")])
-    assert said.exit_code == 0 and "history.jsonl: UnicodeDecodeError" in said.output, said.output
+    assert said.exit_code == 0 and "history.jsonl: UnreadableFileError" in said.output, said.output
     found = unpacked(tmp_path / "report.zip")
     assert "history.jsonl" not in found and "findings.json" not in found
     assert len(found["rollouts.jsonl"].splitlines()) == 5 and "it failed" in found["logs/server.log"]

@@ -216,6 +216,9 @@ def test_folders_that_vllm_cannot_load_are_refused_with_the_remedy(tmp_path: Pat
         check_folder(whole, options)
     with pytest.raises(ConfigurationError, match=r"changes lm_head.*lora_targets"):
         check_folder(adapter(tmp_path / "head", module="lm_head"), options)
+    experts = adapter(tmp_path / "experts", module="mlp.experts", target_parameters=["experts.down_proj"])
+    with pytest.raises(ConfigurationError, match="weights of experts, which this engine does not serve"):
+        check_folder(experts, options)
     (tmp_path / "fit" / "adapter_model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="safetensors"):
         check_folder(tmp_path / "fit", options)

@@ -42,6 +42,7 @@ def test_a_star_import_brings_them_all() -> None:
         "print(json.dumps([name for name in dir() if not name.startswith('_') and name != 'json']))"
     )
     assert set(in_new_process(program)) == set(art.__all__)
+    assert "PipelineRuntimeConfig" in art.__all__, "of an extension that is there"
 
 
 def test_dir_lists_public_names_and_nothing_of_the_machinery() -> None:

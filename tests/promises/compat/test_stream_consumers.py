@@ -69,6 +69,18 @@ TEXT = [
 ]
 
 
+async def test_lists_of_a_choice_are_put_together() -> None:
+    parts = [
+        chunk({"content": "Hel"}, token_ids=[5, 6]),
+        chunk({"content": "lo"}, token_ids=[7]),
+        chunk({}, finish_reason="stop", stop_reason="</s>", token_ids=[2]),
+    ]
+    completion = await consume_chat_completion_stream(AsyncStream(parts))
+    assert completion.choices[0].model_extra == {"token_ids": [5, 6, 7, 2], "stop_reason": "</s>"}
+    again = await consume_chat_completion_stream(AsyncStream(parts))
+    assert again == completion, "the chunks are as they were"
+
+
 async def test_text_logprobs_usage_and_fields_of_the_server() -> None:
     completion = await consume_chat_completion_stream(AsyncStream(TEXT))
     (choice,) = completion.choices

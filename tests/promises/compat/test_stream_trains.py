@@ -22,10 +22,14 @@ async def test_what_was_streamed_is_trained(tmp_path: Path) -> None:
             max_tokens=5,
             logprobs=True,
             stream=True,
+            extra_body={"return_token_ids": True, "min_tokens": 5},
         )
         completion = await consume_chat_completion_stream(stream)
         choice = completion.choices[0]
         assert choice.finish_reason is not None and choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        assert choice.model_extra is not None
+        assert len(choice.model_extra["token_ids"]) == len(choice.logprobs.content) == 5
         return art.Trajectory(messages_and_choices=[question, choice], reward=reward)  # type: ignore[list-item]
 
     async with art.LocalBackend(path=str(tmp_path)) as backend:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from art.training.hardware import CARDS, GIB, CardPlan, HardwarePlan, cards, plan_hardware
+from art_extensions.doctor.hardware import CARDS, GIB, CardPlan, HardwarePlan, cards, plan_hardware
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "hardware.md"
 MODELS = ("Qwen3-0.6B", "Qwen3-1.7B", "Qwen3-4B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B", "Llama-3.1-8B")

@@ -3,7 +3,7 @@
 Run it with: python tests/promises/docs/make_options_page.py
 
 The text between the tables is written by hand, in the page. A keyword's row is the docstring below its field
-in `art.backend` or `art.runs.pipeline.settings`, a key's is its entry in `foreign_options`.
+in `art.backend` or `art_extensions.pipeline.settings`, a key's is its entry in `foreign_options`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from art.client.options.foreign_options import (
     ForeignSection,
 )
 from art.client.options.train_options import KEYWORDS, REFUSED
-from art.runs.pipeline import settings as pipeline
+from art_extensions.pipeline import settings as pipeline
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE, PIPELINE_PAGE = DOCS / "reference" / "options.md", DOCS / "guides" / "asynchronous-training.md"

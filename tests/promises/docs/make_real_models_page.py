@@ -15,8 +15,8 @@ from pathlib import Path
 
 from make_hardware_page import gib, planned, table_head, table_row
 
-from art.training.hardware import GIB, HardwarePlan
 from art.wire.training import LoraSpec
+from art_extensions.doctor.hardware import GIB, HardwarePlan
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "real-models.md"
 CHOICES = {

@@ -16,14 +16,14 @@ from art.client.options.train_options import with_defaults
 from art.client.requests.registration import optimizer_spec
 from art.client.requests.train_request import UNSAID_ROWS, algorithm_of, compute_of
 from art.client.sft.sft_request import sft_optimizer
-from art.runs.pipeline.settings import most_groups, pipeline_settings, queue_size
-from art.runs.pipeline.trainer import PipelineTrainer
 from art.server.settings import ControlSettings
 from art.training.logprobs import CHUNK_ELEMENTS
 from art.training.losses.registry import LOSSES
 from art.training.optimizer import make_optimizer
 from art.training.policy import choose_placement
 from art.wire.training import LoraSpec
+from art_extensions.pipeline.settings import most_groups, pipeline_settings, queue_size
+from art_extensions.pipeline.trainer import PipelineTrainer
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "migrating.md").read_text()
 

@@ -16,9 +16,9 @@ EXTENSIONS = TESTS.parent / "src" / "art_extensions"
 OWN = {"contracts", "flow", "faults", "promises", "scale", "integrations"}
 """All engines or losses by one suite; ways through many rooms; kills and stalls; what holds for the house;
 many nodes; agents of other people's frameworks."""
-BESIDE = {"programs", "node", "buckets", "recipes"}
-"""In a room's folder: programs that its tests start, their packages, a fixture's own folder, and the tests of
-an environment of its own."""
+BESIDE = {"programs", "node", "recipes"}
+"""In a room's folder: programs that its tests start, their packages, and the tests of an environment of its
+own."""
 
 
 @pytest.mark.slow

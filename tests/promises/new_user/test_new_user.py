@@ -64,9 +64,10 @@ class NewUser:
         }
 
 
-@pytest.fixture
-def user(tmp_path: Path) -> NewUser:
-    return NewUser(tmp_path)
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> NewUser:
+    """The second test installs a clone where the first one has installed a wheel: the rest is there."""
+    return NewUser(tmp_path_factory.mktemp("user"))
 
 
 def command_in(printed: str) -> str:

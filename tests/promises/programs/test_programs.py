@@ -190,3 +190,41 @@ def test_0_5_21_last_turn(tmp_path: Path) -> None:
     assert [row["step"] for row in rows(tmp_path, "taught-001")] == [1], "the second call wrote no row"
     (row,) = rows(tmp_path, "taught-001")
     assert row["data/step_trainer_tokens"] == 24 * 2, "the answer and its end, of the last turn alone"
+
+
+def test_0_5_22_two_agents(tmp_path: Path) -> None:
+    printed = run("v0522_two_agents", tmp_path, 2)
+    seen = re.findall(r"step (\d): histories of \[2, 4\] messages, (\d+) ids exact .*, of (\d+)", printed)
+    assert [step for step, _, _ in seen] == ["0", "1"] and printed.endswith("trained to step 2\n")
+    assert all(0 < int(exact) <= int(known) for _, exact, known in seen)
+    found = rows(tmp_path, "agents-001")
+    assert steps(found, "train") == [1, 2]
+    for row in found:
+        assert row["data/sheet/started_rollouts"] == 21 and row["data/sheet/failed_rollouts"] == 3
+        assert row["data/sheet/trained_tokens"] > 0 and "train/critic_agrees" in row
+    captured = logged(tmp_path, "train", 1)
+    assert len(captured) == 18 and {len(one.exchanges.chat_completions) for one in captured} == {3}
+    assert all(len(one.additional_histories) == 1 and one.metadata["task"]["words"] for one in captured)
+    dumped = json.loads((tmp_path / "groups-0.json").read_text())
+    assert (dumped["format"], dumped["version"]) == ("art.trajectories", 1)
+    (config,) = tmp_path.glob(".art/*/models/agents-001/checkpoints/0002/adapter_config.json")
+    assert json.loads(config.read_text())["lora_alpha"] == 16
+
+
+def test_0_5_23_leased_steps(tmp_path: Path) -> None:
+    assert re.search(r"step 1: \d\.\d\d, step 3: \d\.\d\d\n$", run("v0523_leased_steps", tmp_path, 3))
+    found = rows(tmp_path, "leased-001")
+    assert steps(found, "train") == steps(found, "val") == [1, 2, 3]
+    trained = [row for row in found if "train/reward" in row]
+    for row in trained:
+        assert row["time/step_rollout_s"] > 0 and row["throughput/avg_rollout_tok_per_s"] > 0
+        assert not [name for name in row if "actor" in name]
+    assert trained[2]["data/cum/rollout_tokens"] == sum(row["data/step_rollout_tokens"] for row in trained)
+    assert trained[0]["loss/kl_policy_ref"] == pytest.approx(0, abs=1e-5), "the reference is the first step"
+    assert all("loss/kl_policy_ref" in row for row in trained)
+    best = max(found, key=lambda row: (row.get("val/reward", -1.0), row["step"]))["step"]
+    kept = {int(path.name) for path in tmp_path.glob(".art/*/models/leased-001/checkpoints/*")}
+    assert kept == {1, best, 3}, "the leased, the best and the newest"
+    (config,) = tmp_path.glob(".art/*/models/leased-001/checkpoints/0003/adapter_config.json")
+    adapter = json.loads(config.read_text())
+    assert adapter["r"] == 4 and sorted(adapter["target_modules"]) == ["q_proj", "v_proj"]

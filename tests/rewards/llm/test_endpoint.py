@@ -119,7 +119,8 @@ CHAT = (
     ("content", "said"),
     [
         (CHAT % b'"\xff\xfe"', "UnicodeDecodeError"),
-        (CHAT % (b"[" * 200_000), "RecursionError"),
+        (CHAT % (b"[" * 1_900), "RecursionError"),
+        (CHAT % (b"[" * 200_000), "more than 2000 values"),
         (CHAT % b'{"a": 1}', "TypeError"),
         (b'{"choices": [null]}', "AttributeError"),
         (b'{"choices": {"a": 1}}', "KeyError"),

@@ -170,7 +170,8 @@ async def test_a_stream_tells_a_demanded_call_piece_by_piece(live: Live) -> None
         told = [chunk.choices[0] async for chunk in await ask(live, **asked, stream=True) if chunk.choices]
         calls = [call for choice in told for call in choice.delta.tool_calls or ()]
         assert calls[0].id and calls[0].function.name == "note"
-        assert len(calls) > 3 and all(call.function.name is None for call in calls[1:])
+        # A busy machine sends several tokens at once.
+        assert len(calls) > 1 and all(call.function.name is None for call in calls[1:])
         arguments = "".join(call.function.arguments for call in calls)
         assert arguments == whole.message.tool_calls[0].function.arguments
         assert told[-1].finish_reason == whole.finish_reason == ("length" if more else "tool_calls")

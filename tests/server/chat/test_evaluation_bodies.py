@@ -39,7 +39,7 @@ async def test_a_log_likelihood_is_read(live: Live, greedy: bool, monkeypatch: p
     live.engine.answer = lambda request: Script(ids=live.renderer.encode("!more"))
     if not greedy:
 
-        async def rank(adapter: str | None, rows: Any, most: int) -> list[Ranked]:
+        async def rank(adapter: str | None, rows: Any, most: int, alternatives: None) -> list[Ranked]:
             """Another id is more probable at the last place."""
             (row,) = rows
             scores = live.engine.logprobs(len(row) - 1)

@@ -105,6 +105,19 @@ async def test_each_choice_is_a_sample_with_ids_logprobs_and_usage(
     assert reply["usage"] == {**used, "total_tokens": sum(used.values())}
 
 
+async def test_other_ids_of_the_prompt_are_told(live: Live, http: httpx.AsyncClient) -> None:
+    says(live, "yes<|im_end|>")
+    prompt = live.renderer.encode("abc")
+    asked = {"ids": [[2, 5], [1, 3]], "draws": 2, "temperature": 0.5, "seed": 4}
+    told = {"model": "player", "token_ids": prompt, "sampling_params": {"prompt_alternatives": asked}}
+    reply = (await http.post(PATH, json=told)).json()
+    drawn = [[[7, -0.5], [7, -0.5]]] * (len(prompt) - 1)
+    assert reply["prompt_alternatives"] == {"logprobs": [-5.0, -3.0], "draws": drawn}
+    assert len(reply["prompt_logprobs"]) == len(prompt)
+    streamed = await http.post(PATH, json={**told, "stream": True})
+    assert streamed.status_code == 400 and "stream" in streamed.text
+
+
 async def test_what_ended_a_completion_is_told(live: Live, http: httpx.AsyncClient) -> None:
     async def reason(**sampling: Any) -> tuple[str, Any]:
         body = {"model": "tiny", "token_ids": [1], "sampling_params": sampling}
@@ -152,6 +165,8 @@ async def test_a_stream_adds_up_to_the_whole_reply(
         ({"sampling_params": {"temperature": "hot"}}, "temperature"),
         ({"sampling_params": {"messages": []}}, "messages"),
         ({"sampling_params": {"allowed_token_ids": [1]}}, "allowed_token_ids"),
+        ({"sampling_params": {"prompt_alternatives": {"ids": [[1]]}}}, "prompt_alternatives"),
+        ({"sampling_params": {"prompt_alternatives": {"draws": -1}}}, "prompt_alternatives"),
         ({"features": {"mm_hashes": {}}}, "features"),
         ({"content_parts": [{"type": "image_url"}]}, "content_parts"),
         ({"output_mode": "text"}, "output_mode"),

@@ -1,4 +1,4 @@
-"""Both kinds of jobs survive on disk; a large one is kept as long as it is needed."""
+"""All kinds of jobs survive on disk; a large one is kept as long as it is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from homes import Home
 
 from art.errors import NotFoundError, RequestError
 from art.server.jobs.job_store import LISTED, JobStore
-from art.wire.jobs import SftJobRequest, TrainJobRequest, TrainResultInfo
+from art.wire.jobs import ExtensionJobRequest, SftJobRequest, TrainJobRequest, TrainResultInfo
 
 OPTIMIZER = {"learning_rate": None}
 
@@ -31,6 +31,9 @@ async def test_each_kind_is_read_back_as_what_it_was(home: Home) -> None:
     store = await home.open_jobs()
     asked = [
         learn("a"),
+        ExtensionJobRequest(
+            **learn("e").model_dump(), job="dpo", algorithm={"name": "dpo"}, options={"desirable": [0]}
+        ),
         TrainJobRequest(job_id="b", groups=[], optimizer=OPTIMIZER),
         TrainJobRequest(
             job_id="c",
@@ -54,6 +57,7 @@ async def test_each_kind_is_read_back_as_what_it_was(home: Home) -> None:
     await store.close()
     store = await home.open_jobs()
     assert [(await store.job(one.job_id)).request for one in await store.unfinished()] == asked
+    assert [one.kind for one in (await store.listed(None)).jobs] == ["rl", "rl", "preference", "sft"]
     await store.close()
 
 
@@ -149,3 +153,54 @@ async def test_a_table_of_an_older_release_is_extended(tmp_path: Path) -> None:
 
 def group_job(job_id: str) -> TrainJobRequest:
     return TrainJobRequest(job_id=job_id, groups=[], optimizer=OPTIMIZER)
+
+
+async def test_a_shortened_job_is_the_same_job_and_its_end_is_the_next_event(home: Home) -> None:
+    store = await home.open_jobs()
+    made, failed = learn("made"), learn("failed")
+    for request in (made, failed):
+        assert await store.submit("p", "n", request)
+        await store.progress(request.job_id, "training", done=1, total=2)
+    result = TrainResultInfo(step=3, metrics={"loss": 0.5}, sheet={})
+    await store.finish("made", result)
+    await store.fail("failed", "no memory", "worker_failed")
+    listed = await store.listed(None)
+    infos = [await store.info(one) for one in ("made", "failed")]
+    await store.shorten(["made", "failed"])
+    await store.close()
+    store = await home.open_jobs()
+    assert not await store.submit("p", "n", made), "sent again, it is the same job"
+    with pytest.raises(RequestError, match="exists with other content"):
+        await store.submit("p", "n", learn("made", "no"))
+    assert await store.listed(None) == listed and await store.newest_step("p", "n") == 3
+    assert [await store.info(one) for one in ("made", "failed")] == infos
+    for after in (0, 1, 7):  # whoever follows it misses no number
+        (end,) = await store.events("made", after)
+        assert (end.number, end.type, end.result) == (after + 1, "result", result)
+    (end,) = await store.events("failed", 0)
+    assert (end.number, end.type, end.error, end.error_code) == (1, "error", "no memory", "worker_failed")
+    requests = home.sql("SELECT request FROM jobs ORDER BY number", of_jobs=True)
+    for (kept,) in requests:
+        settings = json.loads(kept)
+        assert settings["optimizer"] and not {"batches", "conversations"} & settings.keys()
+    await store.close()
+
+
+async def test_old_jobs_are_those_before_a_step_and_what_failed_before_them(home: Home) -> None:
+    store = await home.open_jobs()
+    for number in range(1, 9):
+        name = "other" if number == 2 else "n"
+        await store.submit("p", name, learn(f"j{number}"))
+        if number in (3, 7):
+            await store.fail(f"j{number}", "no", "internal_error")
+        elif number != 8:
+            await store.finish(f"j{number}", TrainResultInfo(step=number, metrics={}, sheet={}))
+    assert await store.ended_before("p", "n", 6, 0) == [
+        (1, "j1", 1),
+        (3, "j3", -1),
+        (4, "j4", 4),
+        (5, "j5", 5),
+    ]
+    assert await store.ended_before("p", "n", 6, 4) == [(5, "j5", 5)]
+    assert await store.ended_before("p", "n", 1, 0) == await store.ended_before("p", "n", 6, 5) == []
+    await store.close()

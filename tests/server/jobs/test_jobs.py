@@ -27,7 +27,7 @@ from art.server.jobs.training_jobs import RunJob, TrainingJobs
 from art.server.promotion.promote import Progress
 from art.server.settings import ControlSettings
 from art.wire.jobs import JobEvent, TrainJobRequest, TrainResultInfo
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, until
 
 RESULT = TrainResultInfo(step=1, metrics={"loss/train": 0.5}, sheet={})
 
@@ -357,3 +357,34 @@ async def test_an_unfinished_job_goes_on_when_its_own_program_comes_back(
         assert (await it.events("left"))[-1].type == "result"
         assert ran[:2] == ["new", "left"] and "others-left" not in ran
         assert it.jobs.busy("p/others")
+
+
+async def test_jobs_that_ended_leave_nothing_in_memory(home: Home) -> None:
+    """Some have no follower, some one that hangs up while they run, some one that comes late."""
+
+    def held(jobs: TrainingJobs) -> dict[str, int]:
+        return {name: len(value) for name, value in vars(jobs).items() if hasattr(value, "__len__")}
+
+    released = asyncio.Event()
+
+    async def wait(job: TrainingJob, progress: Progress) -> TrainResultInfo:
+        await progress("training")
+        await released.wait()
+        return RESULT
+
+    async with bench(home, wait) as it:
+        seen = []
+        for number in range(9):
+            released.clear()
+            await it.jobs.submit("p", "n", request(f"job-{number}"))
+            if number % 3 == 0:
+                following = it.jobs.events(f"job-{number}", 0)
+                async for _ in following:
+                    break
+                await following.aclose()
+            released.set()
+            if number % 3 == 1:
+                await it.events(f"job-{number}")
+            await until(lambda: not it.jobs.busy("p/n"))
+            seen.append(held(it.jobs))
+        assert seen[-1] == seen[1], "the first job begins a queue"

@@ -65,7 +65,15 @@ def steps(draw: st.DrawFn) -> tuple[TrainJobRequest, list[GroupRow]]:
                 )
             )
         failed = draw(st.integers(0, 2))
-        rows.append(GroupRow(rollouts=rollouts, failed=failed, discarded=g >= first_discarded))
+        rows.append(
+            GroupRow(
+                rollouts=rollouts,
+                failed=failed,
+                discarded=g >= first_discarded,
+                replaced=draw(st.booleans()),
+                weight=draw(st.sampled_from([1.0, 0.5, 3.0])),
+            )
+        )
         groups.append(
             {
                 "trajectories": [

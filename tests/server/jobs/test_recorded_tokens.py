@@ -23,7 +23,7 @@ from art.errors import TrainingError, TrajectoryLogError
 from art.server.jobs import step_files
 from art.server.jobs.step_files import (
     chosen_groups,
-    delete_old_tokens,
+    delete_old,
     encode_tokens,
     keep_tokens,
     write_tokens,
@@ -33,7 +33,7 @@ from art.server.workers.trainer_worker import TrainedModel, TrainerClient
 from art.tracking.folders import ModelPaths
 from art.tracking.step_record import read_tokens
 from art.wire.jobs import TrainJobRequest
-from art.wire.training import TOKEN_COLUMNS, ComputeSpec, TokenFileHeader
+from art.wire.training import TOKEN_COLUMNS, TOKEN_FILE, ComputeSpec, TokenFileHeader
 
 KEY = "games/player"
 
@@ -174,7 +174,7 @@ def test_old_records_are_deleted_and_nothing_else(tmp_path: Path) -> None:
         (tmp_path / f"{step:04d}" / "tokens.safetensors").write_bytes(b"t")
         (tmp_path / f"{step:04d}" / "rollouts.jsonl").write_bytes(b"r")
     (tmp_path / "notes").mkdir()
-    delete_old_tokens(tmp_path, 200)
+    delete_old(tmp_path, 200, TOKEN_FILE)
     left = sorted(path.parent.name for path in tmp_path.glob("*/tokens.safetensors"))
     assert left == ["0201"] and len(list(tmp_path.glob("*/rollouts.jsonl"))) == 5
 

@@ -311,6 +311,45 @@ async def test_many_samples_go_in_batches(world: World, monkeypatch: pytest.Monk
     assert await world.left() == {kept}
 
 
+async def test_of_adapters_without_samples_nothing_is_kept(world: World) -> None:
+    for step in range(30):
+        await world.draw(step)
+        world.make_step(step + 1, [])
+        await world.retention.remove_old(world.model)
+    assert await world.left() == {"s29"}
+    assert len(world.retention._settled[world.model.key]) <= 3, "one for each step of a long run would be 28"
+
+
+async def test_jobs_keep_their_requests_as_long_as_their_samples(world: World) -> None:
+    """What the table of jobs keeps of a step does not depend on how many came before."""
+    kept, checkpoint, store = dict[int, set[str]](), 3, world.jobs.store
+    for step in range(1, 41):
+        failed = [f"f{step}"] if step % 4 == 0 else []
+        for job in [*failed, f"j{step}"]:
+            trajectories = [{"rollout": "r", "reward": 1.0, "samples": [f"{job}.{n}"]} for n in range(50)]
+            groups = [{"trajectories": trajectories}]
+            request = TrainJobRequest(job_id=job, groups=groups, optimizer={"learning_rate": 1})
+            await store.submit("games", "player", request)
+            await store.progress(job, "training")
+        for job in failed:
+            await store.fail(job, "no", "internal_error")
+        await store.finish(f"j{step}", TrainResultInfo(step=step, metrics={}, sheet={}))
+        world.make_step(step, [])
+        if step - 1 != checkpoint and step > 1:
+            world.checkpoints.delete(step - 1)
+        if step == 30:
+            world.checkpoints.delete(checkpoint)
+        await world.retention.remove_old(world.model)
+        rows = world.home.sql("SELECT job_id FROM jobs WHERE length(request) > 2000", of_jobs=True)
+        whole = {str(row[0]) for row in rows}
+        told = world.home.sql("SELECT DISTINCT job_id FROM events", of_jobs=True)
+        assert {str(row[0]) for row in told} == whole
+        kept[step] = whole
+    assert kept[20] == {"j3", "j19", "j20", "f20"} and kept[40] == {"j39", "j40", "f40"}, kept
+    assert max(map(len, kept.values())) <= 5
+    assert len(world.retention._whole[world.model.key][1]) == 0
+
+
 async def test_the_growth_of_a_step_is_measured(world: World) -> None:
     assert world.retention.described() == {}
     for step in range(3):

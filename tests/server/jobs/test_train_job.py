@@ -202,6 +202,11 @@ def test_the_reference_is_a_step_of_the_model_or_its_base(tmp_path: Path) -> Non
         moving = KlSpec(coefficient=0.1, reference="step", lag=lag)
         (tmp_path / "0002").mkdir(exist_ok=True)
         assert reference_folder(Algorithm(kl=moving), known) == str(tmp_path / f"{step:04d}")
+    for every, step in ((1, 3), (2, 2), (3, 3), (4, 0)):
+        replaced = KlSpec(coefficient=0.1, reference="step", every=every)
+        assert reference_folder(Algorithm(kl=replaced), known) == str(tmp_path / f"{step:04d}")
+    average = KlSpec(coefficient=0.1, reference="average", mixup=0.5)
+    assert reference_folder(Algorithm(kl=average), known) is None
     sampler = KlSpec(coefficient=0.1, reference="sampler")
     assert reference_folder(Algorithm(teacher=teacher, kl=sampler), known) == str(tmp_path / "0000")
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+import tracemalloc
+from array import array
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from live import Live, run_gateway
 from scripted_engine import Script, ScriptedEngine
 
 from art.engine.protocol import GenerateRequest
+from art.server.ledger.stitching import RENDERED_IDS, RENDERED_SHARE, AnsweredTurn, Stitcher, TurnIndex
 from art.wire.rollouts import ROLLOUT_HEADER
 
 TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
@@ -285,3 +289,68 @@ async def test_forgotten_turns_are_read_from_the_ledger(
             after = await turn(live, [{"role": "user", "content": f"{n}"}, said, USER], f"r{n}")
             (record,) = await live.ledger.samples([after.model_extra["sample_id"]])
             assert record.parent_id == first.model_extra["sample_id"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 34, 500])
+def test_short_turns_take_no_more_memory_than_long_ones(size: int) -> None:
+    most = 200_000
+
+    def turn(number: int) -> AnsweredTurn:
+        return AnsweredTurn(
+            sample_id=f"{number:032x}",
+            tenant=None,
+            rollout_id=f"{number:031x}r",
+            key=number.to_bytes(32, "big"),
+            tools_key=b"",
+            prompt_ids=array("i", range(size)),
+            completion_ids=array("i", [number]),
+            truncated=False,
+        )
+
+    index = TurnIndex(most)
+    tracemalloc.start()
+    try:
+        for number in range(1500):
+            index.add(turn(number))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(index) < 1500 and index.forgot
+    assert held < 4 * most * 1.5, "four bytes an id"
+    assert index.get(f"{1499:032x}") is not None and index.get(f"{0:032x}") is None
+
+
+@pytest.mark.parametrize("words", [1, 300])
+async def test_first_turns_have_their_part_of_the_memory(live: Live, words: int) -> None:
+    """Short ones and long ones: each other one comes again, and has the ids that it had."""
+    most = 80_000
+    stitcher = Stitcher(live.ledger, max_tokens=most, ledger_is_empty=True)
+    target = await live.catalog.resolve("player")
+
+    async def ids_of(number: int) -> list[int]:
+        messages = [{"role": "user", "content": f"{number} " + "word " * words}]
+        made = await stitcher.prompt(target, messages, None, tools_key=b"", rollout_id=None)
+        return made.prompt_ids
+
+    for number in range(300):
+        assert await ids_of(number) == await ids_of(number)
+        held = sum(len(ids) for ids in stitcher._rendered.values())
+        assert held + len(stitcher._rendered) * RENDERED_IDS <= most // RENDERED_SHARE
+    first, last = await ids_of(0), await ids_of(299)
+    assert first != last and len(first) == len(last) - 2
+    bytes_held = sum(
+        sum(map(sys.getsizeof, (key, *key, ids))) for key, ids in stitcher._rendered.items()
+    ) + sys.getsizeof(stitcher._rendered)
+    assert stitcher._rendered and bytes_held <= 4 * most // RENDERED_SHARE
+
+
+async def test_without_a_memory_of_turns_nothing_is_kept(live: Live) -> None:
+    stitcher = Stitcher(live.ledger, max_tokens=0, ledger_is_empty=True)
+    target = await live.catalog.resolve("player")
+    messages = [{"role": "user", "content": "Hello"}]
+    made = [
+        (await stitcher.prompt(target, messages, None, tools_key=b"", rollout_id=None)).prompt_ids
+        for _ in range(2)
+    ]
+    assert made[0] == made[1] and not stitcher._rendered

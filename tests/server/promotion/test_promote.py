@@ -64,6 +64,8 @@ class Pair(BaseModelWorkers):
     def __init__(self, off: float = 0.0) -> None:
         self.off = off
         self.engine = self.engines = self.trainers = cast(Any, self)
+        self.supervisor = SimpleNamespace(health={}, spec=SimpleNamespace(config={}))
+        self.ranks = SimpleNamespace(ranks=1, sharding="none")
         self.adapters: dict[str, float] = {}
         self.invalidated = self.scored = 0
         self.alike: list[tuple[str, str]] = []
@@ -214,7 +216,9 @@ class Job(StepJob):
     kind = "rl"
 
     def __init__(self, it: ServedModel, opened: Trained) -> None:
-        job = cast(TrainingJob, SimpleNamespace(job_id=f"job-{opened.step + 1}", model=MODEL.key))
+        job = cast(
+            TrainingJob, SimpleNamespace(job_id=f"job-{opened.step + 1}", model=MODEL.key, request=None)
+        )
         super().__init__(
             job=job, served=it, progress=ignore_progress, ledger=cast(Any, None), renderer=cast(Any, None)
         )

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from families import FAMILIES, build
 from tiny_policies import MODEL, causal_lm, games, policy, qwen3, randomize
 
 from art.batch.algorithms import resolve
 from art.batch.algorithms.facts import needs_sequences
 from art.batch.batch_types import Batch
-from art.training.attention.interface import NAME
+from art.training.attention.interface import NAME, register
 from art.training.policy import Policy, fingerprint
 from art.training.ranks.deal import Dealer
 from art.training.ranks.group import RankGroup
@@ -22,12 +23,17 @@ from art.wire.algorithm import Algorithm
 from art.wire.training import LoraSpec, OptimizerSpec, StepRequest, TrainRequest
 
 
-def make_policy(sharing: RankGroup | None = None) -> Policy:
-    if sharing is None:
+def make_policy(sharing: RankGroup | None = None, *, experts: bool = False) -> Policy:
+    if sharing is None and not experts:
         return policy(dtype=torch.float64)
-    model = causal_lm(qwen3(), NAME, torch.float64)
+    if experts:
+        register()
+        model = build(FAMILIES["qwen3-moe"](), NAME, torch.float64)
+    else:
+        model = causal_lm(qwen3(), NAME, torch.float64)
     known_as = fingerprint(model)
-    shard_base(model, sharing, "cpu")
+    if sharing is not None:
+        shard_base(model, sharing, "cpu")
     return Policy(model, name="tiny", block=8, long=6, known_as=known_as)
 
 
@@ -35,6 +41,8 @@ def algorithm_of(case: dict[str, Any]) -> Algorithm:
     parts = dict(case.get("parts", {}))
     if case["algorithm"] == "distillation":
         parts.setdefault("teacher", {"kind": "base"})
+    if case["algorithm"] == "gdpo":
+        parts.setdefault("reward_parts", {"first": 1.0, "second": 0.5})
     return resolve(case["algorithm"], **parts)
 
 
@@ -52,7 +60,7 @@ def request_of(batch: Batch, algorithm: Algorithm, step: int, case: dict[str, An
         model=MODEL,
         step=step,
         algorithm=algorithm,
-        optimizer=OptimizerSpec(learning_rate=1e-2),
+        optimizer=OptimizerSpec(name=case.get("optimizer", "adamw"), learning_rate=1e-2),
         normalizer=batch.normalizer,
         rewards=batch.rewards,
         reference=case.get("reference"),
@@ -82,10 +90,14 @@ class Learned:
     """A trainer that goes through a case."""
 
     def __init__(self, case: dict[str, Any], ranks: RankGroup | None = None, base: Policy | None = None):
-        lora = None if case.get("full") else LoraSpec(r=4, alpha=8, dropout=case.get("dropout", 0.0))
+        experts = {"targets": ["all-linear", "experts"]} if case.get("experts") else {}
+        shape = LoraSpec(r=4, alpha=8, dropout=case.get("dropout", 0.0), **experts)
+        lora = None if case.get("full") else shape
         self.case = case
         self.trainer = Trainer(
-            base or make_policy(), token_budget=case.get("budget", 28), ranks=ranks or RankGroup()
+            base or make_policy(experts=bool(experts)),
+            token_budget=case.get("budget", 28),
+            ranks=ranks or RankGroup(),
         )
         folder = case.get("checkpoint")
         self.trainer.open(MODEL, lora, seed=3, checkpoint=None if folder is None else Path(folder))
@@ -102,7 +114,7 @@ class Learned:
 
     def step_of_added(self, at: int, algorithm: Algorithm) -> dict[str, float]:
         """A step by the gradients of several batches, one of which is also scored."""
-        optimizer = OptimizerSpec(learning_rate=None)
+        optimizer = OptimizerSpec(name=self.case.get("optimizer", "adamw"), learning_rate=None)
         for number in range(self.case["added"]):
             batch = batch_of(self.case, algorithm, 10 * at + number)
             asked = request_of(batch, algorithm, at, self.case).model_copy(update={"update": number})
@@ -113,7 +125,9 @@ class Learned:
         return {**metrics, "loss/grad_norm": self.trainer.step(last).grad_norm}
 
     def weights(self) -> torch.Tensor:
-        return torch.cat([one.detach().flatten() for one in self.trainer.parameters(MODEL).values()])
+        critic = self.trainer._open[MODEL].critic
+        every = [*self.trainer.parameters(MODEL).values(), *([] if critic is None else critic.parameters())]
+        return torch.cat([one.detach().flatten() for one in every])
 
     def outcome(self) -> dict[str, Any]:
         """All steps of the case."""
@@ -126,9 +140,8 @@ class Learned:
         if folder is not None and self.trainer.ranks.is_leader:
             self.trainer.save(MODEL, Path(folder))
         bits = hashlib.sha256(self.weights().numpy().tobytes())
-        for one in self.trainer._open[MODEL].optimizer.state.values():
-            for _, moment in sorted(one.items()):
-                bits.update(moment.numpy().tobytes())
+        for _, moment in sorted(self.trainer._open[MODEL].moments.tensors().items()):
+            bits.update(moment.numpy().tobytes())
         return {
             "weights": self.weights().tolist(),
             "digest": self.trainer.digest(MODEL),

@@ -40,7 +40,7 @@ def failing(case: dict[str, Any], ranks: RankGroup) -> Iterator[None]:
 
 
 def answer(case: dict[str, Any], ranks: RankGroup) -> dict[str, Any]:
-    policy = make_policy(ranks if case.get("sharded") else None)
+    policy = make_policy(ranks if case.get("sharded") else None, experts="experts" in case)
     with failing(case, ranks), ranks.agree():
         learned = Learned(case, ranks, policy)
         before = learned.trainer.digest("project/model")

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from art.batch.algorithms.table import TABLE
+from art.wire.algorithm import OF_CRITIC
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +58,20 @@ def test_every_algorithm(name: str, world: int, gang_of: GangOf) -> None:
     assert_equal(case, gang_of(world).run(case))
 
 
-@pytest.mark.parametrize("name", list(TABLE))
+def computation_of(name: str) -> str:
+    """Returns what the trainer computes, as text. Most advantages are in the batch that a rank is given."""
+    algorithm = algorithm_of({"algorithm": name})
+    of_trainer = algorithm.advantage.kind in (*OF_CRITIC, "distillation")
+    return algorithm.model_dump_json(exclude={"name", *(() if of_trainer else ("advantage",))})
+
+
+COMPUTATIONS = list({computation_of(name): name for name in reversed(TABLE)}.values())[::-1]
+"""An algorithm for each computation of the trainer."""
+
+
+@pytest.mark.parametrize("name", COMPUTATIONS)
 @pytest.mark.parametrize("world", [3])
-def test_every_algorithm_with_a_base_in_shards(name: str, world: int, gang_of: GangOf) -> None:
+def test_every_computation_with_a_base_in_shards(name: str, world: int, gang_of: GangOf) -> None:
     """The base is cut before anything is attached; the adapters are whole and equal. Dropout acts, and some
     rank forwards more often for nothing than the others: it draws no more than they do.
     """
@@ -94,9 +106,24 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "algorithm": "ppo_critic",
         "parts": {"kl": {"estimator": "k1", "coefficient": 0.05, "place": "reward"}},
     },
+    "a value model that first learns alone": {
+        "algorithm": "turn_gae",
+        "parts": {"critic": {"warmup_steps": 1, "rank": 3}, "advantage": {"lam": 0.9, "whiten": True}},
+        "sharded": True,
+        "dropout": 0.4,
+    },
     "rollouts that masks drop have no vote": {
         "algorithm": "art",
         "parts": {"mismatch": [{"kind": "geometric_mask", "low": 0.5, "high": 2.0}], "masked": "drop"},
+    },
+    "an adaptive entropy bonus, highest entropies, an average": {
+        "algorithm": "grpo",
+        "parts": {
+            "entropy": {"coefficient": 0.1, "target": 2.5, "step": 0.05},
+            "top_entropy": 0.3,
+            "kl": {"coefficient": 0.1, "reference": "average", "mixup": 0.4},
+        },
+        "steps": 3,
     },
     "context samples": {"algorithm": "dapo", "games": {"untrained": 0.6, "groups": 5}},
     "ranks without work": {
@@ -113,8 +140,9 @@ def test_variants(name: str, world: int, gang_of: GangOf) -> None:
     assert_equal(VARIANTS[name], gang_of(world).run(VARIANTS[name]))
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-@pytest.mark.parametrize("name", ["importance_sampling", "gspo", "grpo"])
+@pytest.mark.parametrize(
+    ("name", "sharded"), [("importance_sampling", False), ("gspo", False), ("grpo", False), ("gspo", True)]
+)
 def test_gradients_of_several_batches_and_a_step(name: str, sharded: bool, gang_of: GangOf) -> None:
     case = case_of(name, 3, added=2, sharded=sharded)
     assert_equal(case, gang_of(3).run(case))
@@ -126,7 +154,23 @@ def test_variants_with_a_base_in_shards(name: str, gang_of: GangOf) -> None:
     assert_equal(case, gang_of(3).run(case))
 
 
-@pytest.mark.parametrize("name", ["cispo", "gspo", "ppo_critic", "sft"])
+@pytest.mark.extension
+@pytest.mark.parametrize("more", [{}, {"full": True}, {"sharded": True}, {"added": 2}], ids=str)
+def test_muon_has_the_whole_of_each_matrix(more: dict[str, Any], gang_of: GangOf) -> None:
+    """A base in shards leaves the adapters whole: the singular values of a part would be others."""
+    case = {"algorithm": "grpo", "optimizer": "muon", **more}
+    assert_equal(case, gang_of(2).run(case))
+
+
+@pytest.mark.extension
+@pytest.mark.parametrize("sharded", [False, True])
+def test_factors_of_experts(sharded: bool, gang_of: GangOf) -> None:
+    """A base in shards gathers the experts' weights; the factors are whole."""
+    case = {"algorithm": "grpo", "experts": True, "sharded": sharded}
+    assert_equal(case, gang_of(2).run(case))
+
+
+@pytest.mark.parametrize("name", ["cispo", "gspo", "ppo_critic", "ppo_value", "sft"])
 def test_dropout_draws_the_same_on_any_number_of_ranks(name: str, gang_of: GangOf) -> None:
     """So is the plan, although it leaves ranks without work: masks belong to micro-batches."""
     case = {"algorithm": name, "dropout": 0.4, "budget": 28, "games": {"groups": 6, "turns": 2}}
@@ -147,7 +191,7 @@ def test_dropout_draws_the_same_on_any_number_of_ranks(name: str, gang_of: GangO
     turns=st.integers(1, 4),
     untrained=st.sampled_from([0.0, 0.4]),
     budget=st.sampled_from([20, 28, 64, 400]),
-    name=st.sampled_from(["cispo", "grpo", "gmpo", "vespo", "ppo_critic"]),
+    name=st.sampled_from(["cispo", "grpo", "gmpo", "vespo", "ppo_critic", "turn_gae"]),
     world=st.sampled_from([2, 3, 4]),
     sharded=st.booleans(),
 )
@@ -169,9 +213,12 @@ def test_any_trees(
     assert_equal(case, gang_of(world).run(case))
 
 
-def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path: Path, gang_of: GangOf) -> None:
+@pytest.mark.parametrize("name", ["ppo_critic", "ppo_value"])
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(
+    name: str, tmp_path: Path, gang_of: GangOf
+) -> None:
     """Four steps on one process; two on three ranks, and two more on two, or on one."""
-    case = {"algorithm": "ppo_critic", "dropout": 0.0, "games": {"groups": 6}}
+    case = {"algorithm": name, "dropout": 0.0, "games": {"groups": 6}}
     first = gang_of(3).run({**case, "steps": 2, "save": str(tmp_path / "0002")})
     assert_same_bits(first)
     resumed = gang_of(2).run({**case, "steps": 2, "checkpoint": str(tmp_path / "0002")})
@@ -183,7 +230,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path: Path, gang_
         assert np.linalg.norm(difference) <= CLOSE * np.linalg.norm(alone["weights"])
 
 
-@pytest.mark.parametrize("name", ["cispo", "gspo", "ppo_critic"])
+@pytest.mark.parametrize("name", ["cispo", "gspo", "ppo_critic", "ppo_value"])
 def test_all_ranks_try_again_where_one_has_no_memory(name: str, gang_of: GangOf) -> None:
     """The step is that of half the budget from the start."""
     case = {"algorithm": name, "budget": 80, "steps": 1}

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from art.batch.algorithms.facts import TOKEN_CORRECTIONS, LossFacts, loss_facts, update_count
 from art.batch.algorithms.table import DEFAULT, find_row, spelling_hint
 from art.errors import ConfigurationError
-from art.wire.algorithm import OF_TURNS, Algorithm, MismatchSpec
+from art.wire.algorithm import OF_CRITIC, OF_TURNS, Algorithm, MismatchSpec
 from art.wire.nested import deep_merge
 from art.wire.records import first_flaw
 
@@ -30,8 +30,9 @@ def check_algorithm(algorithm: Algorithm) -> None:
         *_ratio(algorithm, facts),
         *_updates(algorithm, facts),
         *_credit(algorithm),
-        *_supervised(algorithm),
-        *_kl(algorithm),
+        *_supervised(algorithm, facts),
+        *_top_entropy(algorithm, facts),
+        *_kl(algorithm, facts),
         *_mismatch(algorithm, facts),
     ]
     if refusals:
@@ -63,7 +64,7 @@ def _ratio(a: Algorithm, facts: LossFacts) -> Iterator[str]:
 
 
 def _updates(a: Algorithm, facts: LossFacts) -> Iterator[str]:
-    if facts.has_ratio or a.loss.name == "cross_entropy" or update_count(a) == 1:
+    if facts.has_ratio or facts.supervised or update_count(a) == 1:
         return
     if a.ratio_to == "sampler" and any(one.kind in TRUNCATIONS for one in a.mismatch):
         return  # its weight is that of the policy of the moment
@@ -78,21 +79,34 @@ def _credit(a: Algorithm) -> Iterator[str]:
     """Advantages and who computes them."""
     spec = a.advantage
     kind = spec.kind
-    if kind == "gae" and a.critic is None:
-        yield "Advantages 'gae' come from a critic: add critic={}."
-    if a.critic is not None and kind != "gae":
-        yield f"A critic is only asked by advantages 'gae', not by {kind!r}: leave it out, or choose 'gae'."
+    if kind in OF_CRITIC and a.critic is None:
+        yield f"Advantages {kind!r} come from a critic: add critic={{}}, or critic={{'kind': 'adapter'}}."
+    if a.critic is not None and kind not in OF_CRITIC:
+        yield (
+            f"A critic is only asked by advantages 'gae' and 'turn_gae', not by {kind!r}: leave it out, or "
+            "choose one of them."
+        )
     if kind == "distillation" and a.teacher is None:
         yield "Advantages 'distillation' need a teacher: add teacher={'kind': 'base'}, 'step' or 'server'."
     if a.teacher is not None and kind != "distillation":
         yield f"A teacher is only asked by advantages 'distillation', not by {kind!r}: leave it out."
+    yield from _parts_of_rewards(a)
     of_turns = kind in OF_TURNS
-    if spec.gamma != 1 and kind not in ("gae", "reinforce++") and not of_turns:
-        yield f"gamma {spec.gamma!r} acts on advantages 'gae', 'reinforce++' and of turns, not on {kind!r}."
+    takes_turns = of_turns and kind != "turn_tree"
+    if spec.credit is not None and (not takes_turns or kind == "turn_gae"):
+        yield f"credit {spec.credit!r} would not act: advantages {kind!r} do not ask which turn was rewarded."
+    discounts = takes_turns and (spec.counts_later_turns or kind == "progress")
+    if spec.gamma != 1 and kind not in ("gae", "reinforce++") and not discounts:
+        yield (
+            f"gamma {spec.gamma!r} acts on advantages 'gae', 'reinforce++' and of turns that earn the rest "
+            f"of the episode, not on {kind!r} with credit {spec.credit!r}: give gamma 1, or credit 'rest'."
+        )
     if of_turns and a.kl is not None and a.kl.place == "reward":
         yield f"A KL in the reward is not taken off the rewards of turns, which advantages {kind!r} take."
-    if spec.lam != 1 and kind != "gae":
-        yield f"lam {spec.lam!r} acts on advantages 'gae', not on {kind!r}."
+    if spec.lam != 1 and kind not in OF_CRITIC:
+        yield f"lam {spec.lam!r} acts on advantages 'gae' and 'turn_gae', not on {kind!r}."
+    if not spec.whiten and kind not in OF_CRITIC:
+        yield f"whiten=False acts on advantages 'gae' and 'turn_gae', not on {kind!r}: leave it out."
     if a.overlong is not None and kind in ("distillation", "none"):
         yield f"The punishment of length (overlong) changes rewards, and advantages {kind!r} take none."
     to_go = kind == "reinforce++" and a.kl is not None and a.kl.place == "reward"
@@ -104,24 +118,62 @@ def _credit(a: Algorithm) -> Iterator[str]:
         )
 
 
-def _supervised(a: Algorithm) -> Iterator[str]:
-    supervised = a.loss.name == "cross_entropy"
+def _parts_of_rewards(a: Algorithm) -> Iterator[str]:
+    kind = a.advantage.kind
+    if kind != "gdpo":
+        if a.reward_parts:
+            yield f"reward_parts act on advantages 'gdpo', not on {kind!r}: leave them out, or choose 'gdpo'."
+        return
+    if not a.reward_parts:
+        yield (
+            "Advantages 'gdpo' take the parts of the reward: name metrics of the trajectories with their "
+            "weights, reward_parts={'correct': 1.0, 'format': 0.5}."
+        )
+    if a.overlong is not None or a.masked == "drop" or (a.kl is not None and a.kl.place == "reward"):
+        yield (
+            "Advantages 'gdpo' do not take the reward as a whole, which overlong, masked='drop' and a KL in "
+            "the reward change: leave them out, or make the length a part."
+        )
+
+
+def _supervised(a: Algorithm, facts: LossFacts) -> Iterator[str]:
+    supervised = facts.supervised
     if supervised != (a.advantage.kind == "none"):
         yield (
-            f"Loss {a.loss.name!r} with advantages {a.advantage.kind!r}: 'cross_entropy' has advantages "
-            "'none', and every other loss has real ones (with 'none' each rollout would be as good as any)."
+            f"Loss {a.loss.name!r} with advantages {a.advantage.kind!r}: a supervised loss has advantages "
+            "'none', and every other one has real ones (with 'none' each rollout would be as good as any)."
         )
-    if supervised and (a.kl is not None or a.mismatch):
+    if supervised and ((a.kl is not None and not facts.reference) or a.mismatch):
         yield (
-            "Loss 'cross_entropy' with a KL term or a mismatch correction: both are about tokens that a "
+            f"Loss {a.loss.name!r} with a KL term or a mismatch correction: both are about tokens that a "
             "policy sampled, and these are shown. Leave them out."
         )
+    if supervised and (a.entropy is not None or a.top_entropy is not None):
+        yield (
+            "Loss 'cross_entropy' with `entropy` or `top_entropy`: both keep a policy exploring, and these "
+            "tokens are shown. Leave them out."
+        )
 
 
-def _kl(a: Algorithm) -> Iterator[str]:
+def _top_entropy(a: Algorithm, facts: LossFacts) -> Iterator[str]:
+    if a.top_entropy is not None and (a.ratio != "token" or facts.by_sequence):
+        yield (
+            f"top_entropy {a.top_entropy!r} selects single tokens, but the term of loss {a.loss.name!r} with "
+            f"ratio {a.ratio!r} belongs to a whole sequence. Use ratio='token' with another loss."
+        )
+
+
+def _kl(a: Algorithm, facts: LossFacts) -> Iterator[str]:
     kl = a.kl
     if kl is None:
         return
+    if (kl.place == "term") != facts.reference:
+        yield (
+            f"kl.place {kl.place!r} with loss {a.loss.name!r}: a loss whose own term reads a reference has "
+            "place 'term', and no other has."
+        )
+    if kl.place == "term" and kl.reference == "sampler":
+        yield "kl.reference 'sampler' with place 'term': nobody sampled what such a loss is shown."
     if kl.place != "loss" and kl.importance:
         yield f"kl.importance acts on a KL term in the loss, not on one in {kl.place!r}."
     if kl.source == "sampler" and (kl.place == "loss" or kl.reference == "sampler"):
@@ -177,7 +229,7 @@ def _masked(a: Algorithm) -> Iterator[str]:
         return
     if all(spec.kind in TRUNCATIONS for spec in a.mismatch):
         yield "masked='drop' would not act: there is no mismatch mask. Add one, or leave it out."
-    if a.advantage.kind in ("gae", "distillation", "none"):
+    if a.advantage.kind in (*OF_CRITIC, "distillation", "none"):
         yield (
             f"masked='drop' with advantages {a.advantage.kind!r}, which compare no rollouts with each other: "
             "a dropped one has no vote. Leave it out."

@@ -14,7 +14,7 @@ from typing import Any
 
 from art.errors import ConfigurationError
 from art.extensions import LOSS, extension_points, load_extension
-from art.wire.algorithm import Algorithm, RatioLevel
+from art.wire.algorithm import Algorithm, KlSpec, RatioLevel
 
 ANY: tuple[RatioLevel, ...] = ("token", "sequence", "average", "geometric_average")
 
@@ -33,6 +33,10 @@ class LossFacts:
     """It divides by the probability of another policy, so it may be trained on that policy's samples."""
     by_sequence: bool = False
     """Its term looks at more than its own token, so it is only right where a sequence is whole."""
+    supervised: bool = False
+    """It learns what is shown, so there is no advantage of one rollout over another."""
+    reference: bool = False
+    """Its term reads the logprobs of a reference, where a `kl` of place "term" names one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +63,11 @@ LOSSES: Mapping[str, LossFacts] = MappingProxyType(
             formula="-sg(clip(r, 1 - epsilon, 1 + epsilon_high)) A log p", params=("epsilon", "epsilon_high")
         ),
         "cross_entropy": LossFacts(
-            formula="-log p", levels=("token",), why="it has no ratio", has_ratio=False
+            formula="-log p",
+            levels=("token",),
+            why="it has no ratio",
+            has_ratio=False,
+            supervised=True,
         ),
         "dppo": LossFacts(
             formula="-r A, 0 where A > 0 and p - p' > high or A <= 0 and p' - p > low",
@@ -147,15 +155,22 @@ def needs_proximal(algorithm: Algorithm) -> bool:
 
 def needs_first_pass(algorithm: Algorithm) -> bool:
     """Returns whether the step's first weights must compute something before they change: the ratio's
-    denominator, or advantages that depend on the policy's logprobs, on masks or on a critic's values.
+    denominator, the highest entropies, or advantages that depend on the policy's logprobs, on masks or on a
+    critic's values.
     """
     return (
         needs_proximal(algorithm)
         or algorithm.critic is not None
         or algorithm.teacher is not None
         or algorithm.masked == "drop"
-        or (algorithm.kl is not None and algorithm.kl.place != "loss")
+        or shapes_advantages(algorithm.kl)
+        or algorithm.top_entropy is not None
     )
+
+
+def shapes_advantages(kl: KlSpec | None) -> bool:
+    """Returns whether a KL is taken off rewards or advantages, not a part of the loss."""
+    return kl is not None and kl.place not in ("loss", "term")
 
 
 def taken_off_rewards(algorithm: Algorithm) -> bool:

@@ -34,6 +34,16 @@ CLIP = LossSpec(name="ppo", params={"epsilon": 0.2, "epsilon_high": 0.2})
 _OF_TURNS: Mapping[str, Any] = MappingProxyType(
     {"loss": LossSpec(name="importance_sampling"), "zero_advantage": "count", "aggregation": TOKEN_MEAN}
 )
+_OF_VALUES: Mapping[str, Any] = MappingProxyType(
+    {
+        "loss": CLIP,
+        "ratio_to": "trainer",
+        "zero_advantage": "count",
+        "updates": UpdatesSpec(minibatches=4),
+        "critic": CriticSpec(kind="adapter"),
+        "aggregation": TOKEN_MEAN,
+    }
+)
 CISPO = LossSpec(name="cispo", params={"epsilon": 1.0, "epsilon_high": 4.0})
 
 
@@ -205,6 +215,16 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 aggregation=TOKEN_MEAN,
             ),
             _row(
+                "gdpo",
+                "Each part of the reward normalised in its group by itself; their sum, over the batch.",
+                "2601.05242",
+                advantage=AdvantageSpec(kind="gdpo", std="sample"),
+                loss=CLIP,
+                aggregation=SEQUENCE_MEAN,
+                zero_advantage="count",
+                needs=("reward_parts",),
+            ),
+            _row(
                 "lite_ppo",
                 "Group mean, deviation of the batch, mean over tokens.",
                 "2508.08221",
@@ -243,6 +263,23 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 updates=UpdatesSpec(minibatches=4),
                 critic=CriticSpec(),
                 aggregation=TOKEN_MEAN,
+            ),
+            _row(
+                "ppo_value",
+                "PPO with the value of every token from a value model: a LoRA of its own on the same base.",
+                "1707.06347",
+                "1506.02438",
+                advantage=AdvantageSpec(kind="gae", gamma=1.0, lam=1.0),
+                **_OF_VALUES,
+            ),
+            _row(
+                "turn_gae",
+                "PPO of turns: each learns from the value before and after it. Unbiased with lam 1.",
+                "1506.02438",
+                "2402.19446",
+                "2510.16907",
+                advantage=AdvantageSpec(kind="turn_gae", gamma=1.0, lam=1.0, whiten=False),
+                **_OF_VALUES,
             ),
             _row(
                 "turn_return",
@@ -286,7 +323,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
                 "mt_grpo",
                 "Normalised rewards of rollouts, and of turns at one place. Biased.",
                 "2505.11821",
-                advantage=AdvantageSpec(kind="mt_grpo"),
+                advantage=AdvantageSpec(kind="mt_grpo", credit="turn"),
                 loss=CLIP,
                 aggregation=SEQUENCE_MEAN,
                 zero_advantage="count",

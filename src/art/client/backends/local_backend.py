@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from art.client.backends.local_server import SupervisorLimits, check_options, local_server
@@ -21,27 +21,24 @@ from art.client.backends.remote_backend import FORK_S, RemoteBackend
 from art.client.http.connection import PerLoop, ServerConnection, named_path
 from art.client.requests.jobs import JobDeadlines
 from art.client.requests.registration import ServerConfig
-from art.client.storage.bucket_store import model_folder
+from art.client.storage.bucket_store import Wanted
 from art.compat.deferred_method import DeferredMethod
 from art.errors import ARTError, ConfigurationError, require_extra
-from art.extensions import MIGRATION, load_extensions
+from art.extensions import MIGRATION, STORAGE, load_extension, load_extensions
 from art.process.files import create_private, make_private_folder
 from art.process.running_server import SERVER_OPTIONS
-from art.tracking.folders import stored_name
+from art.tracking.folders import model_folder, stored_name
 from art.tracking.model_files import delete_logs, write_model_file
-from art.tracking.progress import open_progress
 from art.types import LocalTrainResult
 from art.wire.jobs import TrainResultInfo
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE, AdoptReply, AdoptRequest, ModelSummary
 
 if TYPE_CHECKING:
     from art.backend import AnyModel, AnyTrainableModel
-    from art.client.storage.bucket_pull import PullReport, Wanted
-    from art.client.storage.bucket_push import PushReport
-    from art.client.storage.bucket_store import OnProgress, Store
+    from art.client.storage.bucket_store import PullReport, PushReport
 
 
-_OLDER = "art_extensions.compat.checkpoint_methods"
+_OLDER = "art_extensions.buckets.checkpoint_methods"
 ADAPTER_FILES = (ADAPTER_CONFIG_FILE, ADAPTER_FILE)
 """What PEFT writes."""
 
@@ -75,8 +72,6 @@ def copy_reference_adapter(data_dir: Path, project: str, path: Path) -> Path:
             partial.rename(copy)
     return copy
 
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -201,18 +196,17 @@ class LocalBackend(RemoteBackend):
         here goes there too. Raises StorageError, ForbiddenBucketCreationError, CheckpointMissingError,
         ConfigurationError, DeadlineError.
         """
-        from art.client.storage.bucket_push import push_model
-
-        # Opened beside the event loop: the first one loads the library of its kind of bucket.
-        folder = self._folder(model.project, stored_name(model))
-        store = await asyncio.to_thread(store_of, model.project, stored_name(model), bucket, prefix)
-        return await _in_thread(
-            store,
-            f"push {model.name}" if verbose else None,
-            lambda on_progress: push_model(
-                folder, store, delete=delete, exclude=exclude, on_progress=on_progress
-            ),
+        push = load_extension(STORAGE, "push")
+        report: PushReport = await push(
+            self._folder(model.project, stored_name(model)),
+            (model.project, stored_name(model)),
+            bucket=bucket,
+            prefix=prefix,
+            delete=delete,
+            exclude=exclude,
+            shown=f"push {model.name}" if verbose else None,
         )
+        return report
 
     async def pull_model(
         self,
@@ -232,8 +226,6 @@ class LocalBackend(RemoteBackend):
         too. A running job is waited for. Raises CheckpointMissingError, StepMissingError, StorageError (also
         when both went on by themselves), ConfigurationError, DeadlineError.
         """
-        from art.client.storage.bucket_pull import Wanted
-
         wanted = Wanted(step=step, newest=latest_only, delete=delete, exclude=tuple(exclude))
         return await self._pull(model.project, stored_name(model), wanted, bucket, prefix, verbose)
 
@@ -246,10 +238,7 @@ class LocalBackend(RemoteBackend):
         prefix: str | None,
         verbose: bool,
     ) -> PullReport:
-        from art.client.storage.bucket_pull import pull_model
-
-        folder, loop = self._folder(project, name), asyncio.get_running_loop()
-        store = await asyncio.to_thread(store_of, project, name, bucket, prefix)
+        pull, loop = load_extension(STORAGE, "pull"), asyncio.get_running_loop()
         path = f"{named_path(project, name)}/adopt"
 
         def commit(steps: Sequence[int], set_aside: Sequence[int]) -> None:
@@ -258,11 +247,16 @@ class LocalBackend(RemoteBackend):
             call = self._connection.call("POST", path, AdoptReply, asked, deadline_s=FORK_S)
             asyncio.run_coroutine_threadsafe(call, loop).result(FORK_S + 60)
 
-        return await _in_thread(
-            store,
-            f"pull {name}" if verbose else None,
-            lambda on_progress: pull_model(store, folder, wanted, commit=commit, on_progress=on_progress),
+        report: PullReport = await pull(
+            self._folder(project, name),
+            (project, name),
+            wanted,
+            commit,
+            bucket=bucket,
+            prefix=prefix,
+            shown=f"pull {name}" if verbose else None,
         )
+        return report
 
     def _folder(self, project: str, name: str) -> Path:
         return model_folder(self._path, project, name)
@@ -302,20 +296,3 @@ class LocalBackend(RemoteBackend):
     _experimental_pull_from_s3 = DeferredMethod(f"{_OLDER}:pull_from_s3")
     _experimental_push_to_s3 = DeferredMethod(f"{_OLDER}:push_to_s3")
     _experimental_deploy = DeferredMethod(f"{_OLDER}:deploy")
-
-
-def store_of(project: str, name: str, bucket: str | None, prefix: str | None) -> Store:
-    """Returns the place of a model's files in a bucket. Raises ConfigurationError."""
-    from art.client.storage.bucket_store import Store, model_url
-
-    return Store(model_url(project, name, bucket=bucket, prefix=prefix))
-
-
-async def _in_thread(store: Store, shown: str | None, work: Callable[[OnProgress], T]) -> T:
-    """Run a transfer beside the event loop. When the caller is cancelled it ends at its next file."""
-    with open_progress(shown, None) as progress:
-        try:
-            return await asyncio.to_thread(work, lambda done, total: progress.move_to(done, total, "steps"))
-        except BaseException:
-            store.stop()
-            raise

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from art.client.http.connection import ServerConnection
-from art.client.http.server_watch import HealthWatch, describe_state, is_stopped, kill_group
+from art.client.http.server_watch import PROBES, HealthWatch, describe_state, is_stopped, kill_group
 from art.client.requests.registration import REGISTER_S
 from art.errors import (
     ARTError,
@@ -60,6 +60,8 @@ from art.process.running_server import (
 from art.wire.models import ModelInfo, RegisterRequest
 
 LOG_TAIL_BYTES = 4000
+START_LOOK_S = 1.0
+"""Seconds between two looks at a server that is starting."""
 ATTACH_PAUSE_S = 0.1
 """Seconds between two looks for the server of another program that is starting."""
 
@@ -294,7 +296,7 @@ class ServerProcess:
         first: queue.Queue[bytes] = queue.Queue()
         threading.Thread(target=self._drain, args=(stdout, first), daemon=True).start()
         try:
-            line = first.get(timeout=self.limits.start_s)
+            line = self._first_line(child, first)
         except queue.Empty:
             raise DeadlineError(
                 f"the server (pid {child.pid}) did not serve within {self.limits.start_s:g} s: it is "
@@ -317,6 +319,17 @@ class ServerProcess:
         if report.get("folder_in_use"):
             raise FolderInUseError(str(report["error"]))
         raise WorkerDiedError(message)
+
+    def _first_line(self, child: subprocess.Popen[bytes], first: queue.Queue[bytes]) -> bytes:
+        """Raises queue.Empty after `start_s`. One that stays stopped is killed as the watch would do it."""
+        until, stopped_s = time.monotonic() + self.limits.start_s, 0.0
+        while (left_s := until - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                return first.get(timeout=min(left_s, START_LOOK_S))
+            stopped_s = stopped_s + START_LOOK_S if is_stopped(child.pid) else 0.0
+            if stopped_s >= self.limits.health_deadline_s / PROBES:
+                kill_group(child.pid)
+        raise queue.Empty
 
     def _exit_of(self, child: subprocess.Popen[bytes]) -> str:
         try:

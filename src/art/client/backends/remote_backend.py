@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from uuid import uuid4
 
 from art.backend import TrainOptions
-from art.client.http.connection import ServerConnection, model_path, named_path
+from art.client.http.connection import GONE_S, ServerConnection, model_path, named_path
 from art.client.options.declared_options import signed_with
 from art.client.options.train_options import KEYWORDS, refuse_unknown_keywords, with_defaults
 from art.client.pinned_steps import PinnedStep, name_of_step, pinned
@@ -28,7 +28,13 @@ from art.client.requests.train_outcome import (
     warn_rate,
     warn_untrained,
 )
-from art.client.requests.train_request import check_any_trajectory, job_request, train_groups, warn_edited
+from art.client.requests.train_request import (
+    algorithm_of,
+    check_any_trajectory,
+    job_request,
+    train_groups,
+    warn_edited,
+)
 from art.client.sft import sft_request as sft
 from art.compat.deferred_method import DeferredMethod
 from art.errors import ARTError, ConfigurationError, NotFoundError
@@ -41,7 +47,7 @@ from art.tracking.run_facts import training_settings
 from art.tracking.step_lines import log_sft_step, log_step
 from art.trajectories import gathered_groups
 from art.types import TrainResult, TrainSFTConfig
-from art.wire.jobs import JobEvent, JobInfo, TrainResultInfo
+from art.wire.jobs import JobEvent, JobInfo, SftJobRequest, TrainResultInfo
 from art.wire.models import (
     UI_LINK_ROUTE,
     DeleteCheckpointsReply,
@@ -83,10 +89,19 @@ _log = logging.getLogger(__name__)
 class RemoteBackend:
     """Register, sample and train on a server: `RemoteBackend("https://gpu.example.org:8000", api_key)`.
 
-    deadlines: how long a training job may be silent, and take in all.
+    deadlines: how long a training job may be silent, and take in all. gone_s: a server at whose address
+    nobody answers is waited for so many seconds, by every call and completion; then these raise
+    ServerUnreachableError.
     """
 
-    def __init__(self, base_url: str, api_key: str, *, deadlines: JobDeadlines | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        *,
+        deadlines: JobDeadlines | None = None,
+        gone_s: float = GONE_S,
+    ) -> None:
         self._url, self._key = base_url.rstrip("/").removesuffix("/v1"), api_key
         self._deadlines = deadlines or JobDeadlines()
         self._registered: dict[tuple[str, str], RegisterRequest] = {}
@@ -109,7 +124,7 @@ class RemoteBackend:
         self._step_ended: dict[ModelKey, float] = {}
         """When the newest step of each model ended, by the monotonic clock."""
         self._watches: defaultdict[ModelKey, DivergenceWatch] = defaultdict(DivergenceWatch)
-        self._connection = ServerConnection(self._address, self._revive)
+        self._connection = ServerConnection(self._address, self._revive, gone_s=gone_s)
 
     async def _address(self) -> tuple[str, str]:
         """Returns the server's address and key."""
@@ -164,7 +179,10 @@ class RemoteBackend:
         if model.inference_base_url is None or model.inference_api_key is None:
             raise RuntimeError(f"model {model.name!r} has no endpoint; register it first")
         client = openai_client(
-            base_url=model.inference_base_url, api_key=model.inference_api_key, revive=self._revive
+            base_url=model.inference_base_url,
+            api_key=model.inference_api_key,
+            revive=self._revive,
+            gone_s=self._connection.gone_s,
         )
         self._sampled = self._sampled or SampledTexts()
         client.observers.append(self._sampled.observe)
@@ -195,10 +213,14 @@ class RemoteBackend:
         given = bool(chosen["allow_training_without_logprobs"])
         sent = gathered_groups(trajectory_groups, "train()")
         check_any_trajectory(sent)
-        groups = train_groups(sent, given=given)
+        parts = algorithm_of(options).reward_parts
+        groups = train_groups(sent, given=given, reward_parts=parts)
         if self._sampled is not None:
             warn_edited(sent, self._sampled.is_edited, model.name, self._told_edits)
-        aside = train_groups(chosen.get("discarded_groups") or (), given=given, after=groups)
+        discarded = list(chosen.get("discarded_groups") or ())
+        replaced = [one for group in sent if group is not None for one in group._replaced]
+        aside = train_groups(discarded, given=given, after=groups)
+        aside += train_groups(replaced, given=given, after=[*groups, *aside], replaced=True)
         job_id = chosen.get("job_id") or uuid4().hex
         request = job_request(job_id, groups, aside, model._internal_config, chosen)
         if (run_log := getattr(model, "_run_log", None)) is not None:  # models of programs' own have none
@@ -213,7 +235,7 @@ class RemoteBackend:
                 title=f"train {model.name}" if chosen["verbose"] else None,
             )
         check_sheet(info.sheet, [*request.groups, *request.discarded])
-        self._log_step(model, info, sent, chosen.get("discarded_groups") or (), begun)
+        self._log_step(model, info, sent, [*discarded, *replaced], begun)
         warn_untrained(info.sheet, model.name, info.step, request.groups)
         warn_context_only(info.sheet, model.name, info.step, self._told_context)
         warn_identical(info.sheet, info.metrics, model.name, info.step, self._told_identical)
@@ -284,22 +306,28 @@ class RemoteBackend:
         )
         if request is None:
             return TrainResult(await self.get_step(model))
+        conversations = sum(len(batch) for batch in request.batches)
+        return await self.train_on(model, request, rollouts=conversations, verbose=verbose)
+
+    async def train_on(
+        self, model: AnyTrainableModel, request: SftJobRequest, *, rollouts: int, verbose: bool
+    ) -> TrainResult:
+        """Runs a job on conversations, of which the sheet has so many `rollouts`. Raises as `train_sft`."""
         sft.check_sft_size(request)
         begun = time.monotonic()
         with self._following(model, request.job_id):
             info = await run_job(
                 self._connection,
-                f"{model_path(model)}/train_sft",
+                f"{model_path(model)}/{request.VERB}",
                 request,
                 deadlines=self._deadlines,
                 title=f"train {model.name}" if verbose else None,
                 submit_s=sft.SUBMIT_S,
             )
-        conversations = sum(len(batch) for batch in request.batches)
-        check_rollouts(info.sheet, conversations)
+        check_rollouts(info.sheet, rollouts)
         show_log()
         seconds = time.monotonic() - begun
-        log_sft_step(model.name, info.step, conversations, info.metrics, info.sheet, seconds)
+        log_sft_step(model.name, info.step, rollouts, info.metrics, info.sheet, seconds)
         return self._with_artifact(model, self._trained(info))
 
     def _trained(self, info: TrainResultInfo) -> TrainResult:
@@ -391,18 +419,24 @@ class RemoteBackend:
         from_project: str | None = None,
         step: int | None = None,
         not_after_step: int | None = None,
+        weights_only: bool = False,
     ) -> int:
         """Copies a checkpoint of another model to `model`, before or right after `register`, under the same
         number.
 
-        It resumes exactly: weights, optimizer, RNG. Without `step` (exactly this one) and `not_after_step`
+        It resumes exactly: weights, optimizer, RNG; or begins with the adapter alone (`weights_only`), as for
+        another optimizer. Without `step` (exactly this one) and `not_after_step`
         (the newest up to this one) it is the newest. Returns the step that the model is at now. Raises
         CheckpointMissingError, StepMissingError, and RequestError when the model has steps of its own.
         """
         if step is not None and not_after_step is not None:
             raise ConfigurationError(f"fork_checkpoint({step=}, {not_after_step=}): give one")
         request = ForkRequest(
-            from_name=from_model, from_project=from_project, step=step, not_after=not_after_step
+            from_name=from_model,
+            from_project=from_project,
+            step=step,
+            not_after=not_after_step,
+            weights_only=weights_only,
         )
         path = f"{model_path(model)}/fork"
         reply = await self._connection.call("POST", path, ForkReply, request, deadline_s=FORK_S)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
+from urllib.request import getproxies
 
 import httpx
 from pydantic import BaseModel
@@ -94,7 +97,7 @@ def _body(response: httpx.Response) -> ErrorBody:
         found = json.loads(response.content)["error"]
         known = {name: found.get(name) for name in ErrorBody.model_fields}
         return ErrorBody(**{**known, "message": str(found["message"]), "type": str(found.get("type"))})
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ErrorBody.model_validate(
             {"message": f"status {response.status_code}: {response.text[:500]!r}", "type": _FOREIGN}
         )
@@ -166,17 +169,87 @@ def file_budget() -> int:
     return 4096 if soft == resource.RLIM_INFINITY else max(64, min(4096, soft - SPARE_FILES))
 
 
+SILENT_S, ASK_EVERY_S, GIVE_UP_S = 20, 5, 40
+"""When the system asks a peer that sent nothing whether it is there, how often, and when it stops."""
+
+
+def silent_peer_options() -> list[tuple[int, int, int]]:
+    """Socket options that end a connection whose peer is gone without a word, in less than a minute: a
+    completion may take as long as it takes, and nothing else says that its machine is there.
+    """
+    values = {
+        "TCP_KEEPIDLE": SILENT_S,
+        "TCP_KEEPALIVE": SILENT_S,  # its name on macOS
+        "TCP_KEEPINTVL": ASK_EVERY_S,
+        "TCP_KEEPCNT": (GIVE_UP_S - SILENT_S) // ASK_EVERY_S,
+        "TCP_USER_TIMEOUT": 1000 * GIVE_UP_S,  # of what was sent and not acknowledged
+    }
+    known = [(getattr(socket, name), value) for name, value in values.items() if hasattr(socket, name)]
+    return [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        *((socket.IPPROTO_TCP, option, value) for option, value in known),
+    ]
+
+
+def straight_transport(package: Any, *, trust_env: bool, **options: Any) -> Callable[[], Any] | None:
+    """Returns what makes transports with these options for `package` (httpx or httpx2); None where the
+    environment has proxies, which the package reads for transports of its own alone.
+    """
+    if trust_env and getproxies():
+        return None
+    return partial(
+        package.AsyncHTTPTransport, trust_env=trust_env, socket_options=silent_peer_options(), **options
+    )
+
+
 M = TypeVar("M", bound=BaseModel)
 CONNECT_S = 5.0
 TIMEOUT_S = 1200.0
 """The timeout in seconds of one try at a completion."""
+GONE_S = 45.0
+"""A server at whose address nobody answers for so long is gone. A restart takes less, and a program hears of
+one that is gone within a minute."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+"""The pauses between two tries."""
 WORKER_FAILURES = 3
 """A failed worker is started again by the server; one that fails so often in one call will not come up."""
 
 
+class Absence:
+    """Counts how long a caller has met nobody: each try at a restarting server is lost, until one is not.
+
+    Pauses count, and connections that nobody takes. What a request took that somebody worked on does not, nor
+    does the time in which `revive` starts the server: that has a deadline of its own.
+    """
+
+    def __init__(self, most_s: float) -> None:
+        """most_s: seconds between the first lost try and the last one."""
+        self._most_s = self._left_s = most_s
+        self._pause_s = FIRST_PAUSE_S
+
+    async def wait(self, revive: Callable[[], Awaitable[object]], lost: str, error: Exception) -> float:
+        """Wait until the next try. lost: what was lost, for the message. Returns the seconds of `revive`.
+
+        Raises ServerUnreachableError where the next try would come too late, and what `revive` raises.
+        """
+        if type(error).__name__ == "ConnectTimeout":  # of httpx or of httpx2
+            self._left_s -= CONNECT_S
+        self._left_s -= self._pause_s
+        if self._left_s < 0:
+            raise ServerUnreachableError(f"nobody answers within {self._most_s:g} s: {lost}") from error
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        await revive()
+        revived_s = loop.time() - begun
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
+        return revived_s
+
+
 class ServerConnection:
     """JSON calls with a bearer key. `revive` is awaited when nobody answers: it may start the server
-    again. `state` says for messages what the server does, where that is known.
+    again. `state` says for messages what the server does, where that is known. gone_s: a server that takes
+    no connection for so many seconds is gone.
     """
 
     def __init__(
@@ -184,8 +257,11 @@ class ServerConnection:
         address: Callable[[], Awaitable[tuple[str, str]]],
         revive: Callable[[], Awaitable[None]],
         state: Callable[[], str] | None = None,
+        *,
+        gone_s: float = GONE_S,
     ) -> None:
         self._address, self._revive, self._state = address, revive, state
+        self.gone_s = gone_s
         self.completions: Any = None
         """The client whose connections those of all rollouts share; closed with this one."""
         self._closed = False
@@ -199,20 +275,19 @@ class ServerConnection:
         url, key = await self._address()
         clients = self._clients.get()
         if (url, key) not in clients:
+            trust_env = not url.startswith("http://127.0.0.1")
+            straight = straight_transport(httpx, trust_env=trust_env)
             clients[url, key] = httpx.AsyncClient(
                 base_url=url,
                 headers={"authorization": f"Bearer {key}"},
-                trust_env=not url.startswith("http://127.0.0.1"),
+                trust_env=trust_env,
+                transport=straight and straight(),
             )
         return clients[url, key]
 
-    async def revive(self) -> float:
-        """Runs when the server did not answer. Returns the seconds that it took: a server that is being
-        started is not one that is silent, and its start has a deadline of its own.
-        """
-        begun = asyncio.get_running_loop().time()
+    async def revive(self) -> None:
+        """Runs when the server did not answer."""
         await self._revive()
-        return asyncio.get_running_loop().time() - begun
 
     def state(self, error: Exception | None) -> str:
         """Returns a description of a server that gave no answer."""
@@ -235,12 +310,12 @@ class ServerConnection:
     ) -> M:
         """Ask until there is an answer: every route is safe to ask twice.
 
-        Raises ServerUnreachableError when nobody answered within `deadline_s` seconds, OverloadedError when
-        the queue stayed full for as long, WorkerError when a worker failed three times, and else the error
-        of the answer.
+        Raises ServerUnreachableError when nobody answered within `deadline_s` seconds, or took a connection
+        within `gone_s`, OverloadedError when the queue stayed full for `deadline_s`, WorkerError when a
+        worker failed three times, and else the error of the answer.
         """
         loop = asyncio.get_running_loop()
-        until, pause, failed_workers = loop.time() + deadline_s, 0.1, 0
+        until, failed_workers, absence = loop.time() + deadline_s, 0, Absence(self.gone_s)
         content = body.model_dump_json() if body is not None else None
         while True:
             client = await self.client()
@@ -254,26 +329,22 @@ class ServerConnection:
                         timeout=httpx.Timeout(max(1.0, until - loop.time()), connect=CONNECT_S),
                     )
             except httpx.TransportError as error:
-                if loop.time() + pause > until:
-                    raise ServerUnreachableError(
-                        f"nobody answers {method} {client.base_url}{path} within {deadline_s:g} s "
-                        f"({type(error).__name__}: {error}): {self.state(error)}"
-                    ) from error
-                until += await self.revive()
-            else:
-                if response.status_code < 400:
-                    return read_reply(reply, response.content)
-                failure = response_error(response, f"{method} {path}")
-                # A lost machine says nothing of what was asked for.
-                failed_workers += isinstance(failure, WorkerError) and not isinstance(failure, NodeLostError)
-                again = (
-                    isinstance(failure, OverloadedError | WorkerError) and failed_workers < WORKER_FAILURES
-                )
-                pause = getattr(failure, "retry_after", 1.0)
-                if not again or loop.time() + pause > until:
-                    raise failure
+                what = f"{method} {client.base_url}{path} ({type(error).__name__}: {error})"
+                lost = f"{what}: {self.state(error)}"
+                if loop.time() + FIRST_PAUSE_S > until:
+                    raise ServerUnreachableError(f"nobody answers within {deadline_s:g} s: {lost}") from error
+                until += await absence.wait(self.revive, lost, error)
+                continue
+            if response.status_code < 400:
+                return read_reply(reply, response.content)
+            absence, failure = Absence(self.gone_s), response_error(response, f"{method} {path}")
+            # A lost machine says nothing of what was asked for.
+            failed_workers += isinstance(failure, WorkerError) and not isinstance(failure, NodeLostError)
+            again = isinstance(failure, OverloadedError | WorkerError) and failed_workers < WORKER_FAILURES
+            pause = getattr(failure, "retry_after", 1.0)
+            if not again or loop.time() + pause > until:
+                raise failure
             await asyncio.sleep(pause)
-            pause = min(2.0, pause * 2)
 
     def check_open(self) -> None:
         """Raises BackendClosedError after `close` or `refuse_calls`."""

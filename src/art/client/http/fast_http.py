@@ -15,7 +15,6 @@ import asyncio
 import ipaddress
 import json
 import random
-from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from inspect import signature
 from typing import Any, NamedTuple
@@ -27,20 +26,18 @@ from openai.resources.chat.completions import AsyncCompletions
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel, ValidationError
 
-from art.client.http.connection import TIMEOUT_S, PerLoop, file_budget
+from art.client.http.connection import TIMEOUT_S, PerLoop, file_budget, silent_peer_options
 from art.errors import ConfigurationError
 from art.rollout_tasks import current_rollout
 from art.wire.rollouts import ROLLOUT_HEADER
 
 MAX_HEAD_BYTES = 65_536
+LARGE = 128 * 1024
+"""Bytes from which a reply is read by a thread: 2 ms."""
 
 
 class LaneError(ConnectionError):
     """The fast path cannot do this exchange; the regular path may."""
-
-
-class LostConnectionError(LaneError):
-    """The server closed the connection, or nobody listens."""
 
 
 class LaneReply(NamedTuple):
@@ -79,10 +76,12 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        for option in silent_peer_options():
+            transport.get_extra_info("socket").setsockopt(*option)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
-        self._fail("the server closed the connection", LostConnectionError)
+        self._fail("the server closed the connection")
 
     def data_received(self, data: bytes) -> None:
         if self._reply is None or self._reply.done():
@@ -117,9 +116,9 @@ class _Connection(asyncio.Protocol):
         if self._reply is not None:
             self._reply.set_result(LaneReply(int(head[9:12]), head, body))
 
-    def _fail(self, why: str, kind: type[LaneError] = LaneError) -> None:
+    def _fail(self, why: str) -> None:
         if self._reply is not None and not self._reply.done():
-            self._reply.set_exception(kind(why))
+            self._reply.set_exception(LaneError(why))
         self.abort()
 
     def abort(self) -> None:
@@ -131,7 +130,7 @@ class _Connection(asyncio.Protocol):
     async def exchange(self, request: bytes, timeout: float) -> LaneReply:
         """Send one request and wait for its reply."""
         if self.transport is None:
-            raise LostConnectionError("the connection was closed")
+            raise LaneError("the connection was closed")
         loop = asyncio.get_running_loop()
         self._reply = loop.create_future()
         deadline = loop.call_later(timeout, self._fail, f"no reply within {timeout:g} s")
@@ -182,7 +181,7 @@ class Lane:
             async with asyncio.timeout(self._connect_timeout):
                 return (await loop.create_connection(_Connection, self.host, self.port))[1]
         except OSError as error:
-            raise LostConnectionError(f"nobody listens at {self.host}:{self.port}: {error}") from error
+            raise LaneError(f"nobody listens at {self.host}:{self.port}: {error}") from error
 
     def close(self) -> None:
         """Close the connections that are idle."""
@@ -204,11 +203,8 @@ def lane_to(url: str) -> Lane | None:
     return Lane(parts.hostname, parts.port or 80) if loopback or not getproxies() else None
 
 
-MAX_LOSSES = 5
 PATIENCE_S = {429: TIMEOUT_S, 503: 120.0}
 """How long `Retry-After` is obeyed: a full queue empties, a worker that starts again comes soon or never."""
-
-Revive = Callable[[], Awaitable[object]]
 
 _LEFT_TO_OPENAI = frozenset({"stream", "extra_headers", "extra_query"})
 _STAINLESS = "x-stainless-"
@@ -267,9 +263,7 @@ def _as_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is left to openai")
 
 
-async def complete_over_lane(
-    lane: Lane, head: bytes, options: dict[str, Any], *, revive: Revive | None
-) -> ChatCompletion | None:
+async def complete_over_lane(lane: Lane, head: bytes, options: dict[str, Any]) -> ChatCompletion | None:
     """The completion of `create(**options)`, or None when the ordinary way has to try."""
     timeout = _timeout_seconds(options.get("timeout"))
     body = _plain_body(options) if timeout is not None else None
@@ -279,21 +273,15 @@ async def complete_over_lane(
     named = f"\r\n{ROLLOUT_HEADER}: {rollout}" if rollout is not None else ""
     request = head + f"{named}\r\ncontent-length: {len(body)}\r\n\r\n".encode("latin-1") + body
     asked = asyncio.get_running_loop().time()
-    losses = 0
     while True:
         try:
             reply = await lane.post(request, timeout=timeout)
-        except LostConnectionError:
-            losses += 1
-            if revive is None or losses > MAX_LOSSES:
-                return None
-            await revive()
-            await asyncio.sleep(0.05 * 2**losses)  # a dying process may still count as running
-            continue
         except LaneError:
             return None
         if reply.status == 200:
-            return _completion(reply)
+            return (
+                await asyncio.to_thread(_completion, reply) if len(reply.body) > LARGE else _completion(reply)
+            )
         pause, limit = _retry_after(reply), PATIENCE_S.get(reply.status, 0.0)
         if pause is None or asyncio.get_running_loop().time() + pause > asked + limit:
             return None

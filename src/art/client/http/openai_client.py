@@ -6,9 +6,12 @@ names the rollout with each request and wastes no time to a server nearby.
 
 from __future__ import annotations
 
+import asyncio
+import re
+import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
@@ -18,8 +21,16 @@ from openai.resources.chat import AsyncChat
 from openai.resources.chat.completions import AsyncCompletions
 from openai.types.chat import ChatCompletion
 
-from art.client.http.connection import CONNECT_S, TIMEOUT_S, PerLoop, file_budget
-from art.client.http.fast_http import Lane, Revive, complete_over_lane, lane_to, request_head
+from art.client.http.connection import (
+    CONNECT_S,
+    GONE_S,
+    TIMEOUT_S,
+    Absence,
+    PerLoop,
+    file_budget,
+    straight_transport,
+)
+from art.client.http.fast_http import Lane, complete_over_lane, lane_to, request_head
 from art.exchanges import AnsweredBy
 from art.recording.captured_reply import hear_reply, note_call, read_completion
 from art.recording.listeners import Listener, current_listener, listening
@@ -34,6 +45,11 @@ REFRAMED = frozenset({"content-encoding", "content-length", "transfer-encoding"}
 """Headers that describe a body as it travelled, not as it was read."""
 
 
+WAITS = "art.waits"
+"""The extension of a request that a server's restart must not lose."""
+Revive = Callable[[], Awaitable[object]]
+
+
 class ReplyTooLargeError(Exception):
     """A reply that goes on beyond what was allowed."""
 
@@ -46,25 +62,40 @@ class AnyLoopClient(openai.DefaultAsyncHttpxClient):
     """
 
     revive: Revive | None = None
-    """Awaited when a connection is lost, before the error goes to `openai`, which asks again."""
+    """Awaited when a connection is lost: it may start the server again."""
+    gone_s: float = GONE_S
+    """A request that is marked with WAITS is sent again for so long when its connection is lost."""
     lost: tuple[type[Exception], ...] = ()
 
-    def __init__(self, *, most_bytes: int | None = None, **options: Any) -> None:
-        """most_bytes: of a whole reply, unpacked; None: no limit. Streams are the reader's to limit."""
+    def __init__(
+        self,
+        *,
+        most_bytes: int | None = None,
+        transport: Callable[[], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """most_bytes: of a whole reply, unpacked; None: no limit. Streams are the reader's to limit.
+        transport: makes the transport of a loop; None: httpx's own, which reads the proxies' variables.
+        """
         super().__init__(**options)
         self._most_bytes = most_bytes
-        self._of_loop = PerLoop(lambda: openai.DefaultAsyncHttpxClient(**options))
+        self._of_loop = PerLoop(
+            lambda: openai.DefaultAsyncHttpxClient(**options, transport=transport and transport())
+        )
 
     async def send(self, request: Any, **options: Any) -> Any:
         """Sends a request as httpx does, over the running loop's connections."""
         if self.is_closed:
             return await super().send(request, **options)  # it has the words for that
-        try:
-            return await self._send(self._of_loop.get(), request, options)
-        except self.lost:
-            if self.revive is not None:
-                await self.revive()
-            raise
+        absence = Absence(self.gone_s)
+        while True:
+            try:
+                return await self._send(self._of_loop.get(), request, options)
+            except self.lost as error:
+                if self.revive is None or not request.extensions.get(WAITS):
+                    raise
+                lost = f"{request.url} ({type(error).__name__}: {error})"
+                await absence.wait(self.revive, lost, error)
 
     async def _send(self, client: Any, request: Any, options: dict[str, Any]) -> Any:
         if self._most_bytes is None or options.get("stream"):
@@ -79,8 +110,21 @@ class AnyLoopClient(openai.DefaultAsyncHttpxClient):
         await super().aclose()
 
 
+MOST_VALUES = 2_000
+"""The values of a whole reply that is limited: openai makes an object of each in the event loop in 20 us."""
+_TEXT = re.compile(rb'"(?>[^"\\]++|\\.)*+"?', re.DOTALL)
+
+
+def _count_values(content: bytes) -> int:
+    """No fewer than the values of a JSON text."""
+    bare = _TEXT.sub(b"", content)
+    return bare.count(b"{") + bare.count(b"[") + bare.count(b",")
+
+
 async def _read_whole(response: Any, most_bytes: int) -> Any:
-    """The same reply, read. Raises ReplyTooLargeError as soon as it is longer, without reading on."""
+    """The same reply, read. Raises ReplyTooLargeError as soon as it is longer, without reading on, and for
+    very many values.
+    """
     parts: list[bytes] = []
     size = 0
     try:
@@ -91,9 +135,12 @@ async def _read_whole(response: Any, most_bytes: int) -> Any:
             parts.append(part)
     finally:
         await response.aclose()
+    content = b"".join(parts)
+    if await asyncio.to_thread(_count_values, content) > MOST_VALUES:
+        raise ReplyTooLargeError(f"the reply holds more than {MOST_VALUES} values")
     headers = [(name, text) for name, text in response.headers.multi_items() if name not in REFRAMED]
     complete = type(response)(
-        response.status_code, headers=headers, content=b"".join(parts), request=response.request
+        response.status_code, headers=headers, content=content, request=response.request
     )
     complete.elapsed = response.elapsed
     return complete
@@ -114,16 +161,19 @@ def http_client(
         if rollout is not None:
             request.headers.setdefault(ROLLOUT_HEADER, rollout)
 
+    context = package.create_ssl_context(trust_env=trust_env)  # 20 ms: once, not for each loop
+    limits = package.Limits(max_connections=room, max_keepalive_connections=room)
     client = AnyLoopClient(
-        verify=package.create_ssl_context(trust_env=trust_env),  # 20 ms: once, not for each loop
+        transport=straight_transport(package, trust_env=trust_env, verify=context, limits=limits),
+        verify=context,
         timeout=package.Timeout(TIMEOUT_S, connect=CONNECT_S),
-        limits=package.Limits(max_connections=room, max_keepalive_connections=room),
+        limits=limits,
         trust_env=trust_env,
         most_bytes=most_bytes,
         follow_redirects=follow_redirects,
         event_hooks={"request": [name_rollout] if name_rollouts else []},
     )
-    client.lost = (package.NetworkError, package.RemoteProtocolError)
+    client.lost = (package.NetworkError, package.RemoteProtocolError, package.ConnectTimeout)
     return client
 
 
@@ -255,15 +305,44 @@ def _telling(listener: Listener, client: ObservedOpenAI, started_at: float) -> O
 
 
 _BESIDE_BODY = frozenset({"extra_headers", "extra_query", "extra_body", "timeout"})
-KEPT_REPLIES = 65536
-"""Replies of which a client remembers what was said: about 8 MB."""
+KEPT_REPLIES = 32768
+"""Replies of which a client remembers what was said, at least; at most twice as many, in 2 MB."""
+SLOTS = 2 * KEPT_REPLIES
+
+
+class _TextTable:
+    """The texts of replies by sample, both as hashes: 16 bytes a slot, of which at most half are taken."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._samples, self._texts = (array("q", [0]) * SLOTS for _ in range(2))
+
+    def keep(self, sample: str, text: int) -> None:
+        """Takes a slot. The table must not be full."""
+        slot, known = self._find(sample)
+        self.count += not known
+        self._samples[slot], self._texts[slot] = _sample_hash(sample), text
+
+    def text_of(self, sample: str) -> int | None:
+        """Returns the hash of what a reply said; None for an unknown one."""
+        slot, known = self._find(sample)
+        return self._texts[slot] if known else None
+
+    def _find(self, sample: str) -> tuple[int, bool]:
+        """The slot of a sample, or the free one where it belongs (linear probing)."""
+        wanted = _sample_hash(sample)
+        slot = wanted % SLOTS
+        while (there := self._samples[slot]) not in (0, wanted):
+            slot = (slot + 1) % SLOTS
+        return slot, there != 0
 
 
 class SampledTexts:
     """The texts of the newest replies, by sample: one that was changed afterwards is found out."""
 
     def __init__(self) -> None:
-        self._hashes: OrderedDict[str, int] = OrderedDict()
+        self._newer, self._older = _TextTable(), _TextTable()
+        self._lock = threading.Lock()
 
     def observe(self, request: dict[str, Any], completion: ChatCompletion) -> None:
         """Remembers the reply's choices."""
@@ -272,18 +351,25 @@ class SampledTexts:
             if isinstance(sample, str):
                 calls = [getattr(call, "function", None) for call in choice.message.tool_calls or ()]
                 named = [(one.name, one.arguments) for one in calls if one is not None]
-                self._hashes[sample] = _text_hash(choice.message.content, named)
-        while len(self._hashes) > KEPT_REPLIES:
-            self._hashes.popitem(last=False)
+                text = _text_hash(choice.message.content, named)
+                with self._lock:  # loops of several threads share a client
+                    if self._newer.count == KEPT_REPLIES:
+                        self._newer, self._older = _TextTable(), self._newer
+                    self._newer.keep(sample, text)
 
     def is_edited(self, choice: Any) -> bool:
         """Returns whether the choice says something else than its reply said; False for an unknown one."""
-        sampled = self._hashes.get(sample_id(choice) or "")
-        if sampled is None:
+        sample = sample_id(choice) or ""
+        sampled = self._newer.text_of(sample)
+        if sampled is None and (sampled := self._older.text_of(sample)) is None:
             return False
         said: Any = get_messages([choice])[0]
         calls = [call["function"] for call in said.get("tool_calls") or () if call.get("function")]
         return sampled != _text_hash(said["content"], [(one["name"], one["arguments"]) for one in calls])
+
+
+def _sample_hash(sample: str) -> int:
+    return hash(sample) or 1  # 0 is a free slot
 
 
 def _text_hash(content: str | None, calls: Sequence[tuple[str, str]]) -> int:
@@ -293,32 +379,34 @@ def _text_hash(content: str | None, calls: Sequence[tuple[str, str]]) -> int:
 
 
 MAX_RETRIES = 10
-"""openai waits as `Retry-After` says, at most 8 s without one: enough for a long queue or a server's
-restart.
-"""
+"""openai waits as `Retry-After` says, at most 8 s without one: enough for a long queue. A server that is gone
+is waited for below it."""
 
 
 class RolloutOpenAI(ObservedOpenAI):
     """The ordinary client. Plain chat completions to a server on this machine take the short way (`Lane`).
 
     Streams, raw responses, own headers and every failure take the ordinary way, so that errors,
-    retries and their classes are those of `openai`. `revive` is awaited when nobody answers: it may start the
-    server again.
+    retries and their classes are those of `openai`; but a server that is gone is waited for, unless
+    `max_retries` is 0, and is a ServerUnreachableError.
     """
 
     lane: Lane | None = None
-    revive: Revive | None = None
 
     @cached_property
     def _head(self) -> bytes:
         return request_head(self)
+
+    async def _prepare_request(self, request: Any) -> None:
+        await super()._prepare_request(request)
+        request.extensions[WAITS] = self.max_retries > 0
 
     def copy(self, **options: Any) -> RolloutOpenAI:
         """Copies the client as `openai` does; the copy also names rollouts. With other options it takes the
         regular path.
         """
         copied: RolloutOpenAI = super().copy(**options)
-        copied.lane, copied.revive = (None if options else self.lane), self.revive
+        copied.lane = None if options else self.lane
         return copied
 
     with_options = copy
@@ -327,16 +415,21 @@ class RolloutOpenAI(ObservedOpenAI):
         """The completion over the lane; None when the ordinary way has to try."""
         if self.lane is None:
             return None
-        return await complete_over_lane(self.lane, self._head, options, revive=self.revive)
+        return await complete_over_lane(self.lane, self._head, options)
 
 
-def openai_client(*, base_url: str, api_key: str, revive: Revive | None = None) -> RolloutOpenAI:
-    """A client for ART's server at `base_url` (".../v1"). Requests inside a rollout carry its id."""
+def openai_client(
+    *, base_url: str, api_key: str, revive: Revive | None = None, gone_s: float = GONE_S
+) -> RolloutOpenAI:
+    """A client for ART's server at `base_url` (".../v1"). Requests inside a rollout carry its id. `revive` is
+    awaited when nobody answers; after `gone_s` seconds of that the server is gone. Without `revive`,
+    `openai` alone asks again.
+    """
     lane = lane_to(base_url)
     transport = http_client(trust_env=lane is None, name_rollouts=True)
     client = RolloutOpenAI(api_key=api_key, base_url=base_url, max_retries=MAX_RETRIES, http_client=transport)
-    transport.revive = revive
-    client.lane, client.revive = lane, revive
+    transport.revive, transport.gone_s = revive, gone_s
+    client.lane = lane
     return client
 
 
@@ -352,7 +445,7 @@ def sharing(owner: RolloutOpenAI, *, base_url: str, api_key: str) -> SharingOpen
     client = SharingOpenAI(
         api_key=api_key, base_url=base_url, max_retries=MAX_RETRIES, http_client=owner._client
     )
-    client.lane, client.revive = owner.lane, owner.revive
+    client.lane = owner.lane
     return client
 
 

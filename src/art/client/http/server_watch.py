@@ -21,8 +21,9 @@ from urllib.parse import urlsplit
 
 _log = logging.getLogger(__name__)
 
-_PROBES = 3
-"""The deadline divided by this is the timeout of one check. A single failed check never ends the server."""
+PROBES = 3
+"""The deadline divided by this is the timeout of one check. A single failed check ends a server that is
+stopped by a signal, and no other."""
 _DUMP_S = 0.5
 
 
@@ -59,7 +60,7 @@ class HealthWatch:
         self._over.set()
 
     def _watch(self) -> None:
-        timeout = self._deadline_s / _PROBES
+        timeout = self._deadline_s / PROBES
         while not self._over.wait(min(self._interval_s, timeout)):
             if self._child.poll() is not None:
                 return
@@ -71,7 +72,8 @@ class HealthWatch:
                 continue
             # Not more than was waited for: a program that was itself stopped has heard nothing meanwhile.
             self.unanswered_s += min(time.monotonic() - begun, timeout) + min(self._interval_s, timeout)
-            if self.unanswered_s >= self._deadline_s and not self._over.is_set():
+            hopeless = self.unanswered_s >= self._deadline_s or is_stopped(self._child.pid)
+            if hopeless and not self._over.is_set():
                 self._end()
                 return
 

@@ -233,7 +233,8 @@ PEFT_ARGS = ForeignSection(
             r="The adapter's rank. Default 16.",
             lora_alpha="Sets the adapter's scale to alpha / r. Default 32.",
             lora_dropout="The dropout before the adapter during training.",
-            target_modules="The names of linear layers to adapt, or 'all-linear', the default.",
+            target_modules="The names of linear layers to adapt, 'all-linear' for all of them (the default), "
+            "'experts' for the fused weights of experts.",
             use_rslora="Sets the scale to alpha / sqrt(r).",
             random_state="Seeds the adapter's initial weights and the trainer.",
             max_seq_length="The same as in init_args. The smallest value applies.",
@@ -430,11 +431,10 @@ TRAINER_ARGS = ForeignSection(
         ),
         **refused_options(f"{_TRAIN}: kl_penalty_coef.", "beta", neutral=[0.0, 0]),
         **refused_options(
-            f"{_TRAIN}: kl_ref_adapter_path or kl_penalty_reference_step.", "sync_ref_model", neutral=[False]
+            f"{_TRAIN}: kl_penalty_sync_steps or kl_penalty_mixup.", "sync_ref_model", neutral=[False]
         ),
-        **refused_options(
-            f"{_TRAIN}: kl_penalty_reference_step.", "ref_model_mixup_alpha ref_model_sync_steps"
-        ),
+        **refused_options(f"{_TRAIN}: kl_penalty_mixup.", "ref_model_mixup_alpha"),
+        **refused_options(f"{_TRAIN}: kl_penalty_sync_steps.", "ref_model_sync_steps"),
         **refused_options(
             f"{_TRAIN}, with the same name.", "epsilon epsilon_high importance_sampling_level scale_rewards"
         ),
@@ -447,7 +447,7 @@ TRAINER_ARGS = ForeignSection(
             f"{_TRAIN}: algorithm={{'truncated': 'drop'}}.", "mask_truncated_completions", neutral=[False]
         ),
         **refused_options("the reward is set in the trajectory. Weight its parts there.", "reward_weights"),
-        **refused_options(_NOT_BUILT, "top_entropy_quantile", neutral=[1.0, 1]),
+        **refused_options(f"{_TRAIN}: top_entropy.", "top_entropy_quantile", neutral=[1.0, 1]),
     },
 )
 

@@ -8,13 +8,15 @@ whatever the combination is:
     advantage_balance                                      advantage.balance
     importance_sampling_level                              ratio
     kl_penalty_coef, kl_penalty_reference_step,            kl: k1, shaping the advantages
-    kl_penalty_step_lag, kl_ref_adapter_path,
+    kl_penalty_step_lag, kl_penalty_sync_steps,
+    kl_penalty_mixup, kl_ref_adapter_path,
     kl_penalty_source
     kimi_k2_tau                                            kl: k1 to the sampler, off the advantages
     truncated_importance_sampling                          mismatch: token_truncate, ratio_to the trainer
     precalculate_logprobs                                  ratio_to the trainer; reinforce if that is 1 always
     mask_prob_ratio                                        mismatch: token_mask by the clip's bounds
     max_negative_advantage_importance_sampling_weight      loss: bounds no ratio exceeds, whatever the sign
+    entropy, top_entropy                                   the parts of these names
     grad_accumulation_sequences                            updates.sequences
 """
 
@@ -80,6 +82,7 @@ def choose_algorithm(options: TrainOptions) -> Algorithm:
     _advantage(parts, options)
     _kl(parts, options)
     _ratio(parts, options)
+    _entropy(parts, options)
     if options["grad_accumulation_sequences"] is not None:
         updates = {"minibatches": 1, "sequences": options["grad_accumulation_sequences"]}
         parts["updates"] |= updates
@@ -223,18 +226,24 @@ def _kl(parts: dict[str, Any], o: TrainOptions) -> None:
         (parts["kl"],) = terms
 
 
-def _reference_option(o: TrainOptions) -> tuple[str, str | int] | None:
-    """The keyword that names the reference, and its value; a folder wins over a step."""
-    path, step, lag = o["kl_ref_adapter_path"], o["kl_penalty_reference_step"], o["kl_penalty_step_lag"]
-    if lag is not None and (path is not None or step is not None):
-        other = f"kl_ref_adapter_path={path!r}" if path is not None else f"kl_penalty_reference_step={step!r}"
-        raise ConfigurationError(f"train(kl_penalty_step_lag={lag!r}, {other}): give one reference")
-    named = {
-        "kl_ref_adapter_path": path,
-        "kl_penalty_reference_step": step,
-        "kl_penalty_step_lag": lag,
-    }
-    return next(((name, value) for name, value in named.items() if value is not None), None)
+_REFERENCES = ("step_lag", "sync_steps", "mixup", "reference_step")
+_TOGETHER = (
+    {"kl_penalty_sync_steps", "kl_penalty_mixup"},
+    {"kl_penalty_reference_step", "kl_ref_adapter_path"},
+)
+
+
+def _reference_option(o: TrainOptions) -> tuple[str, Any] | None:
+    """The keyword that names the reference, and its value: a folder wins over a step, a share over an
+    interval.
+    """
+    values: Mapping[str, Any] = {**o}
+    names = [*(f"kl_penalty_{name}" for name in _REFERENCES), "kl_ref_adapter_path"]
+    given = {name: values[name] for name in names if values[name] is not None}
+    if len(given) > 1 and set(given) not in _TOGETHER:
+        listed = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise ConfigurationError(f"train({listed}): give one reference")
+    return list(given.items())[-1] if given else None
 
 
 def _other_source(o: TrainOptions) -> tuple[str, str] | None:
@@ -250,8 +259,22 @@ def _reference(o: TrainOptions) -> dict[str, Any]:
             return {"reference": "step", "step": step}
         case "kl_penalty_step_lag", lag:
             return {"reference": "step", "lag": lag}
+        case "kl_penalty_mixup", mixup:
+            return {"reference": "average", "mixup": mixup, "every": o["kl_penalty_sync_steps"]}
+        case "kl_penalty_sync_steps", every:
+            return {"reference": "step", "every": every}
         case _:
             return {"reference": "base"}
+
+
+def _entropy(parts: dict[str, Any], o: TrainOptions) -> None:
+    entropy, top = o["entropy"], o["top_entropy"]
+    if isinstance(entropy, int | float) and not isinstance(entropy, bool):
+        parts["entropy"] = {"coefficient": entropy} if entropy else None
+    elif entropy is not None:
+        parts["entropy"] = entropy
+    if top is not None:
+        parts["top_entropy"] = None if top == 1 else top
 
 
 def _ratio(parts: dict[str, Any], o: TrainOptions) -> None:

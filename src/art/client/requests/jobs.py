@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx
 from pydantic import ValidationError
 
-from art.client.http.connection import CONNECT_S, ServerConnection, job_error, response_error
+from art.client.http.connection import CONNECT_S, Absence, ServerConnection, job_error, response_error
 from art.errors import DeadlineError, TrainingError
 from art.tracking.progress import open_progress
 from art.wire.jobs import JobEvent, JobInfo, SftJobRequest, TrainJobRequest, TrainResultInfo
@@ -57,8 +57,8 @@ async def follow_job(
     """Reads the job's events until its result.
 
     A lost connection is made again and continues after the last event seen. Raises DeadlineError when the
-    server says nothing for `idle_s` or the job takes longer than `total_s`, and the job's own error when it
-    failed.
+    server says nothing for `idle_s` or the job takes longer than `total_s`, ServerUnreachableError when it
+    is gone, and the job's own error when it failed.
     """
     try:
         async with asyncio.timeout(deadlines.total_s) as limit:
@@ -76,6 +76,7 @@ class _Follower:
         self.connection, self.job_id, self.on_event, self.idle_s = connection, job_id, on_event, idle_s
         self.last = 0
         self.heard = asyncio.get_running_loop().time()
+        self.absence = Absence(connection.gone_s)
 
     async def run(self) -> TrainResultInfo:
         attention = asyncio.create_task(self._pay_attention())
@@ -102,7 +103,9 @@ class _Follower:
                     return result
             except httpx.TransportError as error:
                 problem, trouble = f"{type(error).__name__}: {error}", error
-                self.heard += await self.connection.revive()
+                if not isinstance(error, httpx.ReadTimeout):  # then somebody is there
+                    lost = f"events of {self.job_id!r} ({problem}): {self.connection.state(error)}"
+                    self.heard += await self.absence.wait(self.connection.revive, lost, error)
             except ValidationError as error:
                 problem = f"an event is not readable: {error}"
             pause = 0.1 if self.last > seen else min(2.0, pause * 2)
@@ -124,6 +127,7 @@ class _Follower:
             if response.status_code >= 400:
                 await response.aread()
                 raise response_error(response, f"GET {path}")
+            self.absence = Absence(self.connection.gone_s)
             async for line in response.aiter_lines():
                 event = read_reply(JobEvent, line) if line.strip() else None
                 self.heard = asyncio.get_running_loop().time()

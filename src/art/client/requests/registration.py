@@ -34,7 +34,7 @@ from art.tracking.folders import stored_name
 from art.types import peft_arguments
 from art.wire.models import REGISTER_AND_RESUME, SHORTEST_KEY, ModelInfo, RegisterRequest
 from art.wire.records import Bits, first_flaw, quantized_name
-from art.wire.training import LoraSpec, OptimizerSpec
+from art.wire.training import LoraSpec, OptimizerName, OptimizerSpec
 
 if TYPE_CHECKING:
     from art.backend import AnyTrainableModel
@@ -112,8 +112,9 @@ _BOTH = {
 }
 OPTIMIZER = {"adam_epsilon": "eps", **_BOTH}
 """Keys of trainer_args -> fields of OptimizerSpec."""
-ADAM_PARAMS = {"betas": "betas", "eps": "eps", **_BOTH}
+ADAM_PARAMS = {"betas": "betas", "eps": "eps", "momentum": "momentum", **_BOTH}
 """Keys of train's adam_params -> fields of OptimizerSpec."""
+_OF_MUON, _OF_ADAMW = ("momentum",), ("betas", "eps")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,9 +162,12 @@ def model_settings(config: Mapping[str, Any] | None, *, log: bool = True) -> Mod
 
 
 def optimizer_spec(
-    learning_rate: float | None, config: Mapping[str, Any] | None, adam_params: Mapping[str, Any] | None
+    learning_rate: float | None,
+    config: Mapping[str, Any] | None,
+    adam_params: Mapping[str, Any] | None,
+    name: OptimizerName = "adamw",
 ) -> OptimizerSpec:
-    """AdamW's settings: `trainer_args` of the model, over them `adam_params` of the call.
+    """The optimizer's settings: `trainer_args` of the model, over them `adam_params` of the call.
 
     learning_rate: None takes that of trainer_args, and without one what the literature gives.
     """
@@ -172,18 +176,25 @@ def optimizer_spec(
     )
     default = OptimizerSpec.model_fields["betas"].default
     fields: dict[str, Any] = {
+        "name": name,
         "learning_rate": given.get("learning_rate") if learning_rate is None else learning_rate,
         "betas": (given.get("adam_beta1", default[0]), given.get("adam_beta2", default[1])),
         **{OPTIMIZER[name]: value for name, value in given.items() if name in OPTIMIZER},
     }
     if "warmup_ratio" in given:
         fields.setdefault("warmup_steps", _warmup(given))
-    for name, value in (adam_params or {}).items():
-        if name not in ADAM_PARAMS:
+    without_effect, instead = (_OF_ADAMW, _OF_MUON) if name == "muon" else (_OF_MUON, _OF_ADAMW)
+    for key, value in (adam_params or {}).items():
+        if key not in ADAM_PARAMS:
             raise ConfigurationError(
-                f"adam_params[{name!r}] = {value!r}: no such key{meant_option(name, ADAM_PARAMS)}"
+                f"adam_params[{key!r}] = {value!r}: no such key{meant_option(key, ADAM_PARAMS)}"
             )
-        fields[ADAM_PARAMS[name]] = value
+        if key in without_effect:
+            raise ConfigurationError(
+                f"adam_params[{key!r}] has no effect with optimizer={name!r}: leave it out. This optimizer "
+                f"has {' and '.join(instead)}"
+            )
+        fields[ADAM_PARAMS[key]] = value
     if fields.get("total_steps") == -1:  # transformers' word for no end
         del fields["total_steps"]
     schedule = str(getattr(fields.get("schedule", "constant"), "value", fields.get("schedule", "constant")))

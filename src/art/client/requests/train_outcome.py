@@ -38,6 +38,7 @@ REASONS_UNTRAINED = {
     "failed": "an exception",
     "stale": "sampled too many steps ago: max_steps_off_policy allows more, up to the server's bound",
     "discarded": "left out by the program",
+    "replaced": "another group was rolled out in place of one without a signal",
     "truncated": "cut at its token limit",
     "damaged": "a sample's row in the server's ledger is not what was written; the server's log names it",
     "overlong": "longer than can be trained",

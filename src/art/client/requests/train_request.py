@@ -75,14 +75,21 @@ log = logging.getLogger(__name__)
 
 
 def train_groups(
-    groups: Iterable[Any], *, given: bool = False, after: Sequence[TrainGroup] = ()
+    groups: Iterable[Any],
+    *,
+    given: bool = False,
+    after: Sequence[TrainGroup] = (),
+    reward_parts: Iterable[str] = (),
+    replaced: bool = False,
 ) -> list[TrainGroup]:
     """Groups as the server wants them. None (a judge gave up on a group) is left out with a line in the log.
 
     given: what assistants say in dicts, and in choices without a sample, is trained as well. after: groups
-    before these in the same job; no rollout gets a name of theirs.
+    before these in the same job; no rollout gets a name of theirs. reward_parts: metrics that the algorithm
+    takes as parts of the reward. replaced: others were rolled out in the place of these.
 
-    A reward that is NaN or infinite is none: the rollout is unscored, with a line in the log.
+    A reward that is NaN or infinite is none: the rollout is unscored, with a line in the log. So is one that
+    has none of its parts.
 
     Raises TokenMismatchError for a choice that no server of ours sampled, or one that appears twice in a
     trajectory, and ConfigurationError for a reward that is no number.
@@ -90,6 +97,7 @@ def train_groups(
     taken = {trajectory.rollout for group in after for trajectory in group.trajectories}
     wire: list[TrainGroup] = []
     odd: list[str] = []
+    names = tuple(reward_parts)
     for g, group in enumerate(groups, len(after)):
         if group is None:
             log.warning("group %d is None and is left out: its judge or rollout gave no group", g)
@@ -104,20 +112,12 @@ def train_groups(
                 trajectory,
                 _rollout_name(trajectory, f"g{g}.t{t}", taken),
                 given=given,
+                parts=names,
                 scenario=trajectory.metadata.get("scenario_id", group.metadata.get("scenario_id")),
             )
             for t, trajectory in enumerate(group)
         ]
-        wire.append(
-            TrainGroup(
-                trajectories=trajectories,
-                failed=len(group.exceptions),
-                failures=[
-                    RolloutFailure(type=failure.type, message=failure.message) for failure in group.exceptions
-                ],
-                judge=_judge_figures(group),
-            )
-        )
+        wire.append(_train_group(group, trajectories, replaced=replaced))
         odd += [
             f"rollout {sent.rollout!r}: {sent.unscored_reason}"
             for one, sent in zip(group, trajectories, strict=True)
@@ -131,6 +131,17 @@ def train_groups(
             odd[0],
         )
     return wire
+
+
+def _train_group(group: TrajectoryGroup, sent: list[TrainTrajectory], *, replaced: bool) -> TrainGroup:
+    return TrainGroup(
+        trajectories=sent,
+        failed=len(group.exceptions),
+        failures=[RolloutFailure(type=one.type, message=one.message) for one in group.exceptions],
+        judge=_judge_figures(group),
+        weight=group.weight,
+        replaced=replaced,
+    )
 
 
 def warn_edited(
@@ -185,11 +196,11 @@ def check_any_trajectory(groups: Sequence[Any]) -> None:
 
 def _judge_figures(group: TrajectoryGroup) -> dict[str, float]:
     """Returns the judge's figures in the group's metrics; the step's record keeps them."""
-    found = {
-        name: float(value)
-        for name, value in group.metrics.items()
-        if name.startswith(JUDGE_PREFIX) and value is not None
-    }
+    return _finite(group.metrics, [name for name in group.metrics if name.startswith(JUDGE_PREFIX)])
+
+
+def _finite(metrics: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
+    found = {name: float(metrics[name]) for name in names if metrics.get(name) is not None}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -205,16 +216,21 @@ def _rollout_name(trajectory: Trajectory, fallback: str, taken: set[str]) -> str
 
 
 def _train_trajectory(
-    trajectory: Trajectory, rollout: str, *, given: bool, scenario: object
+    trajectory: Trajectory, rollout: str, *, given: bool, parts: Sequence[str], scenario: object
 ) -> TrainTrajectory:
     for name, value in trajectory.metrics.items():  # the log would refuse it, after the step
         if value is not None:
             as_number(name, value, f"rollout {rollout!r}")
     samples = list(_samples(trajectory, rollout, given=given))
+    reward, reason = _reward(trajectory, rollout), unscored_reason(trajectory)
+    of_reward = _finite(trajectory.metrics, parts)
+    if parts and not of_reward and reward is not None:
+        reward, reason = None, f"none of the parts of its reward is a finite number: {', '.join(parts)}"
     return TrainTrajectory(
         rollout=rollout,
-        reward=_reward(trajectory, rollout),
-        unscored_reason=unscored_reason(trajectory),
+        reward=reward,
+        unscored_reason=reason,
+        parts=of_reward,
         samples=[one.sample for one in samples],
         turn_rewards=_of_turns("turn_rewards", trajectory.turn_rewards, rollout, samples),
         turn_values=_of_turns("turn_values", trajectory.turn_values, rollout, samples),
@@ -320,7 +336,9 @@ def job_request(
         job_id=job_id,
         groups=groups,
         algorithm=choose_algorithm(chosen),
-        optimizer=optimizer_spec(chosen["learning_rate"], internal_config, chosen["adam_params"]),
+        optimizer=optimizer_spec(
+            chosen["learning_rate"], internal_config, chosen["adam_params"], chosen["optimizer"]
+        ),
         rate=rate_of(chosen),
         compute=compute_of(chosen, internal_config),
         expected_step=chosen["expected_step"],

@@ -12,11 +12,10 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from art.client.requests.registration import optimizer_spec
 from art.client.requests.train_request import plain_messages, plain_tools
-from art.client.sft.sft_dataset import resolve_sft_batch_size
 from art.client.sft.sft_rows import sft_trajectories
 from art.errors import ConfigurationError, RequestError
 from art.trajectories import Trajectory, is_choice
@@ -28,8 +27,26 @@ if TYPE_CHECKING:
     from art.backend import SftExample
     from art.openai import MessagesAndChoices
 
+BatchSize = int | Literal["auto"]
+AUTO_BATCH_SIZE = 2
+"""What "auto" is."""
 SUBMIT_S = 900.0
 """A large request takes a while to arrive."""
+
+
+def resolve_sft_batch_size(batch_size: BatchSize) -> int:
+    """The number of trajectories of an update.
+
+    >>> resolve_sft_batch_size("auto")
+    2
+
+    Raises ConfigurationError for anything but "auto" and a number from 1 on.
+    """
+    if batch_size == "auto":
+        return AUTO_BATCH_SIZE
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ConfigurationError(f"batch_size is {batch_size!r}; it is a number from 1 on, or 'auto'")
+    return batch_size
 
 
 def sft_request(

@@ -5,9 +5,10 @@ Everything here runs on one thread.
 steps, and one forward pass moves all of them on, those that decode by one token, those whose prompt is read
 by many.
 
-A name stands for the same weights for ever, and goes when its last request has ended. A model whose weights
-were all trained is a model of its own beside the base. It shares the base's cache rows (keys and values
-depend on the weights, and rows know whose they are), and is forwarded apart from the others.
+A name goes when its last request has ended; it and the last `MOST_NAMES` that went stand for the same weights
+when they are loaded again. A model whose weights were all trained is a model of its own beside the base. It
+shares the base's cache rows (keys and values depend on the weights, and rows know whose they are), and is
+forwarded apart from the others.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from art.engine.builtin.sampler import Drawn, make_bias, make_penalties, request
 from art.engine.builtin.scheduler import NOWHERE, Scheduler, Sequence, StopStrings, TokenizerLoader, appended
 from art.engine.builtin.step_batch import StepBatch, make_batch
 from art.engine.constraints import Grammars, Guide
-from art.engine.limits import check_ranked, check_request, check_rows
+from art.engine.limits import check_alternatives, check_ranked, check_request, check_rows
 from art.engine.protocol import Delta, GenerateRequest, Ranked
 from art.errors import ARTError, CheckpointError, ConfigurationError, NotFoundError, RequestError, WorkerError
 from art.process.in_use import InUse
-from art.wire.engine import BuiltinOptions, EngineHealth
+from art.wire.engine import Alternatives, BuiltinOptions, EngineHealth
 from art.wire.models import ADAPTER_CONFIG_FILE, TRAINERS_FILES
 
 CONFIG = "config.json"
@@ -103,6 +104,10 @@ class LiveAdapter:
     leaving: Future[None] | None = None
 
 
+MOST_NAMES = 1024
+"""The names of which the weights are remembered when they are unloaded."""
+
+
 @dataclass(slots=True)
 class AdapterCatalog:
     """Names, their numbers, and which are in use."""
@@ -112,8 +117,8 @@ class AdapterCatalog:
     live: dict[str, LiveAdapter] = field(default_factory=dict)
     in_use: InUse[str] = field(default_factory=InUse)
     """The names of the adapters that requests use, waiting requests included."""
-    history: dict[str, tuple[Path, str]] = field(default_factory=dict)
-    """Every name ever loaded, with its folder and its digest."""
+    history: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The names that were loaded last, with folder and digest: a name never stands for other weights."""
     next_number: int = BASE + 1
 
     def names(self) -> tuple[str, ...]:
@@ -137,12 +142,12 @@ class AdapterCatalog:
     def add(self, name: str, adapter: PeftAdapter | ModelFolder) -> None:
         """Loading the same folder again does nothing. Raises: ConfigurationError for other weights,
         CheckpointError."""
-        identity = (adapter.path, adapter.digest)
+        identity = (str(adapter.path), adapter.digest)
         if self.history.get(name, identity) != identity:
             before = self.history[name][0]
-            other = "other weights in it" if before == adapter.path else repr(str(adapter.path))
+            other = "other weights in it" if before == identity[0] else repr(identity[0])
             raise ConfigurationError(
-                f"the adapter name {name!r} stands for {str(before)!r} and cannot be used for {other}; "
+                f"the adapter name {name!r} stands for {before!r} and cannot be used for {other}; "
                 "take a new name"
             )
         if name in self.live:
@@ -157,6 +162,9 @@ class AdapterCatalog:
             self.passes.add(self.next_number, adapter)
         self.live[name] = LiveAdapter(self.next_number)
         self.history[name] = identity
+        unloaded = (old for old in self.history if old not in self.live)
+        if len(self.history) > MOST_NAMES and (oldest := next(unloaded, None)) is not None:
+            del self.history[oldest]
         self.next_number += 1
 
     def leave(self, name: str) -> Future[None]:
@@ -306,11 +314,14 @@ class EngineCore:
         return [list(one.logprobs) for one in rank_rows(self.model, adapter, rows)]
 
     @torch.inference_mode()
-    def rank(self, name: str | None, rows: list[list[int]], most: int) -> list[Ranked]:
+    def rank(
+        self, name: str | None, rows: list[list[int]], most: int, alternatives: Alternatives | None = None
+    ) -> list[Ranked]:
         """See `Engine.rank`. Raises: NotFoundError, RequestError."""
         adapter = self.adapters.number(name)
         check_ranked(rows, most, max_context=self.max_context, vocab_size=self.model.vocab_size)
-        return rank_rows(self.model, adapter, rows, most)
+        check_alternatives(rows, alternatives, vocab_size=self.model.vocab_size)
+        return rank_rows(self.model, adapter, rows, most, alternatives)
 
     def health(self) -> EngineHealth:
         scheduler = self.scheduler

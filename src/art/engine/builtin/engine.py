@@ -21,9 +21,9 @@ from art.engine.builtin.core import EngineCore, Event, read_folder
 from art.engine.builtin.model import load_model
 from art.engine.builtin.scheduler import Sequence as Running
 from art.engine.constraints import Guide
-from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked, Sink
+from art.engine.protocol import Delta, EngineInfo, GenerateRequest, Ranked, Rows, Sink
 from art.errors import ARTError, DeadlineError, OverloadedError, WorkerError
-from art.wire.engine import BuiltinOptions, EngineHealth
+from art.wire.engine import Alternatives, BuiltinOptions, EngineHealth
 from art.wire.records import Bits
 
 T = TypeVar("T")
@@ -182,10 +182,12 @@ class BuiltinEngine:
         copied = [list(row) for row in rows]
         return await self._call(lambda: self._core.score(adapter, copied), "score")
 
-    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+    async def rank(
+        self, adapter: str | None, rows: Rows, most: int, alternatives: Alternatives | None = None
+    ) -> list[Ranked]:
         """See `Engine.rank`."""
         copied = [list(row) for row in rows]
-        return await self._call(lambda: self._core.rank(adapter, copied, most), "rank")
+        return await self._call(lambda: self._core.rank(adapter, copied, most, alternatives), "rank")
 
     async def sleep(self) -> None:
         """See `Engine.sleep`."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from art.engine.builtin.decoder import Decoder, is_of_family
 from art.engine.builtin.free_memory import check_weights_fit
 from art.engine.builtin.module_pass import ModulePass
+from art.engine.builtin.other_ids import OtherIds, pairs_of
 from art.engine.builtin.output_layer import widen
 from art.engine.builtin.quantized import place, quantizing
 from art.engine.builtin.step_batch import (
@@ -30,12 +31,12 @@ from art.engine.builtin.step_batch import (
     rows_attention,
 )
 from art.engine.limits import longest_fixed
-from art.engine.protocol import Ranked
+from art.engine.protocol import Ranked, Rows
 from art.errors import ConfigurationError
 from art.process.environment import inherited_variables
 from art.process.imports import import_lock
 from art.process.threads import cpu_threads
-from art.wire.engine import BuiltinOptions
+from art.wire.engine import Alternatives, BuiltinOptions
 from art.wire.records import Bits
 
 logger = logging.getLogger(__name__)
@@ -74,8 +75,10 @@ class CausalModel:
         """Logprob of each id given those before it, temperature 1; rows of at least two ids."""
         return [list(one.logprobs) for one in self.rank(adapter, rows)]
 
-    def rank(self, adapter: int, rows: list[list[int]], most: int = 0) -> list[Ranked]:
-        """`score`, and the `most` probable ids in each place.
+    def rank(
+        self, adapter: int, rows: list[list[int]], most: int = 0, alternatives: Alternatives | None = None
+    ) -> list[Ranked]:
+        """`score`, and the `most` probable ids in each place; of a single row, its alternatives.
 
         The logits of a group are computed in slices when they would not fit in memory at once.
         """
@@ -89,6 +92,7 @@ class CausalModel:
         adapter_T = np.full(ends[-1], adapter)
         slices: list[Tensor] = []
         best: list[list[tuple[int, float]]] = []
+        others = OtherIds(alternatives or Alternatives(), self.device)
         step = max(1, SCORE_ELEMENTS // self.vocab_size)
         for first in range(0, len(scored), step):
             wanted = torch.from_numpy(scored[first : first + step]).to(self.device)
@@ -97,14 +101,15 @@ class CausalModel:
             slices.append(logprobs.gather(1, ids_T[wanted + 1][:, None])[:, 0])
             if most:
                 top = logprobs.topk(most, dim=-1)
-                best += map(_pairs, top.indices.tolist(), top.values.tolist())
+                best += map(pairs_of, top.indices.tolist(), top.values.tolist())
+            if alternatives is not None:
+                others.add(first, logprobs)
         flat = torch.cat(slices).tolist()
         bounds = np.concatenate([[0], (counts - 1).cumsum()]).tolist()
-        return [Ranked(logprobs=flat[a:b], tops=best[a:b]) for a, b in pairwise(bounds)]
-
-
-def _pairs(ids: list[int], logprobs: list[float]) -> list[tuple[int, float]]:
-    return list(zip(ids, logprobs, strict=True))
+        named, drawn = others.named_M.tolist(), others.drawn
+        return [
+            Ranked(logprobs=flat[a:b], tops=best[a:b], named=named, drawn=drawn) for a, b in pairwise(bounds)
+        ]
 
 
 def load_model(name: str, options: BuiltinOptions, bits: Bits = 16) -> CausalModel:
@@ -257,7 +262,9 @@ SCORE_TOKENS = 8192
 """Padded tokens of one pass."""
 
 
-def rank_rows(model: CausalModel, adapter: int, rows: list[list[int]], most: int = 0) -> list[Ranked]:
+def rank_rows(
+    model: CausalModel, adapter: int, rows: Rows, most: int = 0, alternatives: Alternatives | None = None
+) -> list[Ranked]:
     """Logprob of each id given those before it, temperature 1, and the `most` probable ids in its place; rows
     of at least two ids, in their order.
     """
@@ -266,5 +273,6 @@ def rank_rows(model: CausalModel, adapter: int, rows: list[list[int]], most: int
     while order:
         count = max(1, SCORE_TOKENS // len(rows[order[-1]]))
         order, group = order[:-count], order[-count:]
-        ranked.update(zip(group, model.rank(adapter, [rows[i] for i in group], most), strict=True))
+        found = model.rank(adapter, [list(rows[i]) for i in group], most, alternatives)
+        ranked.update(zip(group, found, strict=True))
     return [ranked[index] for index in range(len(rows))]

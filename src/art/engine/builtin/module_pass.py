@@ -1,7 +1,7 @@
 """The pass of any model through its own modules, with LoRA adapters on its linear layers, many live at once.
 
 A layer that adapters touch has a hook: after its own product for all tokens comes each adapter's low-rank
-product for its tokens only.
+product for its tokens only. Experts that adapters touch compute through an extension.
 
 T packed tokens, V vocabulary.
 """
@@ -18,6 +18,7 @@ from torch.nn.functional import linear
 
 from art.engine.builtin.peft_folder import PeftAdapter, check_layer
 from art.engine.builtin.step_batch import Attends
+from art.extensions import LORA, load_extension
 
 
 @dataclass(slots=True)
@@ -64,11 +65,15 @@ class ModulePass:
         self._where = {"device": device, "dtype": module.get_input_embeddings().weight.dtype}
         """The device and the dtype in which layers compute; a quantized weight has another dtype."""
         self._routing = Routing()
-        self._hooks: dict[str, AdapterHook] = {}
+        self._hooks: dict[str, Any] = {}
+        """The hooks by module name: those of linear layers, and what computes experts (`lora.experts`)."""
 
     def add(self, number: int, adapter: PeftAdapter) -> None:
         """Raises: CheckpointError when the adapter does not fit the model; then nothing was changed."""
-        layers = {name: check_layer(self._module, adapter, name) for name in adapter.weights}
+        linear = [name for name in adapter.weights if not adapter.is_stacked(name)]
+        layers = {name: check_layer(self._module, adapter, name) for name in linear}
+        experts: Any = len(linear) < len(adapter.weights) and load_extension(LORA, "experts")
+        factors = experts.read_factors(self._module, adapter, **self._where) if experts else {}
         for name, layer in layers.items():
             if name not in self._hooks:
                 self._hooks[name] = AdapterHook(self._routing)
@@ -76,6 +81,10 @@ class ModulePass:
             a, b = adapter.weights[name]
             scaled = b.float() * adapter.scale(len(a))
             self._hooks[name].adapters[number] = a.to(**self._where), scaled.to(**self._where)
+        for name, of_experts in factors.items():
+            if name not in self._hooks:
+                self._hooks[name] = experts.ExpertsHook(self._routing, self._module.get_submodule(name))
+            self._hooks[name].adapters[number] = of_experts
 
     def remove(self, number: int) -> None:
         """The adapter goes: nothing of it is kept."""

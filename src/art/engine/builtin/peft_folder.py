@@ -8,7 +8,6 @@ that is set makes the folder unfit, by name: a silently wrong policy would be wo
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from art.errors import CheckpointError
+from art.process.foreign_files import parse_json
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 
 PREFIX = "base_model.model."
@@ -27,10 +27,12 @@ HARMLESS = frozenset(
     """peft_type auto_mapping peft_version base_model_name_or_path revision inference_mode task_type r
     lora_alpha lora_dropout target_modules exclude_modules use_rslora init_lora_weights layers_to_transform
     layers_pattern rank_pattern runtime_config megatron_core qalora_group_size loftq_config
-    eva_config""".split()
+    eva_config target_parameters""".split()
 )
 """Options that say nothing about the forward pass, or that are honoured (r, lora_alpha, use_rslora,
-rank_pattern)."""
+rank_pattern, and target_parameters where they are the experts')."""
+INNER = ".base_layer"
+"""What PEFT adds to a module's name for the inner one of two wrappers, of its first parameter."""
 OFF: tuple[Any, ...] = (None, False, 0, "", "none", [], {})
 PLAIN_INITS = (True, False, "gaussian", "eva", "orthogonal")
 """Other initialisations change the base weights, which an adapter folder does not carry."""
@@ -44,8 +46,14 @@ class PeftAdapter:
     alpha: float
     rank_stabilized: bool
     weights: dict[str, tuple[Tensor, Tensor]]
+    rank: int
+    """That of its configuration: of each expert, where A has the rows of all of them."""
     digest: str
     """sha256 of both files."""
+
+    def is_stacked(self, name: str) -> bool:
+        """Returns whether these are the matrices of all experts of a layer."""
+        return name.endswith(INNER) or name + INNER in self.weights
 
     def scale(self, rank: int) -> float:
         """alpha / r, or alpha / sqrt(r) for rank-stabilised LoRA (Kalajdzievski, 2023)."""
@@ -63,16 +71,18 @@ def folder_digest(path: Path) -> str:
 def read_adapter(path: Path) -> PeftAdapter:
     """Raises: CheckpointError that names what is missing, broken or unsupported."""
     try:
-        config = json.loads(_read(path, ADAPTER_CONFIG_FILE))
+        config = dict(parse_json(_read(path, ADAPTER_CONFIG_FILE)))
+        alpha, rank = float(config.get("lora_alpha", 0.0)), int(config.get("r") or 0)
         tensors = load(_read(path, ADAPTER_FILE))
-    except (ValueError, SafetensorError) as error:
+    except (ValueError, TypeError, LookupError, OverflowError, SafetensorError) as error:
         raise CheckpointError(f"adapter {str(path)!r} is broken or incomplete: {error}") from error
     _check_options(path, config)
     return PeftAdapter(
         path=path,
-        alpha=float(config["lora_alpha"]),
+        alpha=alpha,
         rank_stabilized=bool(config.get("use_rslora", False)),
         weights=_pairs(path, tensors),
+        rank=rank,
         digest=folder_digest(path),
     )
 

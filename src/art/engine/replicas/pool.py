@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from art.engine.protocol import Delta, Engine, EngineInfo, GenerateRequest, Ranked
+from art.engine.protocol import Delta, Engine, EngineInfo, GenerateRequest, Ranked, Rows
 from art.engine.replicas.continuation import Continuation
 from art.engine.replicas.fan_out import call_each
 from art.engine.replicas.ring import Replica, ReplicaRing
@@ -32,6 +32,7 @@ from art.errors import (
     WorkerStalledError,
     WorkerUnreachableError,
 )
+from art.wire.engine import Alternatives
 
 _log = logging.getLogger(__name__)
 
@@ -166,9 +167,11 @@ class EnginePool:
         """See `Engine.score`: by one replica. `score_each` asks all."""
         return await self._by_one(adapter, lambda engine: engine.score(adapter, rows))
 
-    async def rank(self, adapter: str | None, rows: Sequence[Sequence[int]], most: int) -> list[Ranked]:
+    async def rank(
+        self, adapter: str | None, rows: Rows, most: int, alternatives: Alternatives | None = None
+    ) -> list[Ranked]:
         """See `Engine.rank`: by one replica."""
-        return await self._by_one(adapter, lambda engine: engine.rank(adapter, rows, most))
+        return await self._by_one(adapter, lambda engine: engine.rank(adapter, rows, most, alternatives))
 
     async def _by_one(self, adapter: str | None, ask: Callable[[Engine], Awaitable[T]]) -> T:
         attempts = _Attempts()

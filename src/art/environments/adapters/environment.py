@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import queue
 import random
 import sys
@@ -53,6 +54,8 @@ class Scenario:
     """The same scenario has the same id in every process."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """JSON values, of which the adapter makes it again."""
+    weight: float = 1.0
+    """How often its groups count in the loss."""
 
 
 class NamedEnvironment(Protocol):
@@ -141,7 +144,34 @@ def load_module(option: str, text: str, module: str) -> Any:
         ) from error
 
 
-_GLOBAL_RANDOM = threading.Lock()
+class _RandomTurn:
+    """The turn with Python's global generator. A thread whose call is given up loses it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._holder: int | None = None
+        self._before: Any = None
+
+    def take(self, state: Any) -> None:
+        """Waits for the turn, and sets the generator to this state."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._holder is None)
+            self._holder, self._before = threading.get_ident(), random.getstate()
+            random.setstate(state)
+
+    def give_back(self, thread: int | None) -> Any:
+        """Returns the generator's state, and sets it to what it was; None if it is not this thread's turn."""
+        with self._changed:
+            if thread is None or self._holder != thread:
+                return None
+            state = random.getstate()
+            random.setstate(self._before)
+            self._holder = None
+            self._changed.notify_all()
+            return state
+
+
+_GLOBAL_RANDOM = _RandomTurn()
 
 
 class OwnRandom:
@@ -156,14 +186,11 @@ class OwnRandom:
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """Lets the global generator go on from this state inside the block. One block runs at a time."""
-        with _GLOBAL_RANDOM:
-            before = random.getstate()
-            random.setstate(self._state)
-            try:
-                yield
-            finally:
-                self._state = random.getstate()
-                random.setstate(before)
+        _GLOBAL_RANDOM.take(self._state)
+        try:
+            yield
+        finally:
+            self._state = _GLOBAL_RANDOM.give_back(threading.get_ident()) or self._state
 
 
 class EnvironmentThread:
@@ -185,7 +212,8 @@ class EnvironmentThread:
         """A call was not waited for until its end."""
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._work, name=f"environment {self.name}", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name=f"environment {self.name}", daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -198,18 +226,18 @@ class EnvironmentThread:
         environment's error as its cause, EnvironmentTimeoutError after `deadline_s`.
         """
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[tuple[Any, Exception | None]] = loop.create_future()
+        answer: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
         context = copy_context()
 
-        def deliver(outcome: tuple[Any, Exception | None]) -> None:
+        def deliver(outcome: tuple[Any, BaseException | None]) -> None:
             if not answer.done():
                 answer.set_result(outcome)
 
         def run() -> None:
-            outcome: tuple[Any, Exception | None]
+            outcome: tuple[Any, BaseException | None]
             try:
                 outcome = context.run(function, *given), None
-            except Exception as error:  # noqa: BLE001  # the environment's: whoever waits raises it
+            except BaseException as error:  # noqa: BLE001  # the environment's (sys.exit too): the waiter raises
                 outcome = None, error
             with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
                 loop.call_soon_threadsafe(deliver, outcome)
@@ -219,12 +247,12 @@ class EnvironmentThread:
             async with asyncio.timeout(self.deadline_s):
                 value, error = await answer
         except TimeoutError as late:
-            self._abandoned = True
+            self._abandon()
             raise EnvironmentTimeoutError(
                 f"environment {self.name!r}: {action} did not answer within {self.deadline_s:g} s"
             ) from late
         except asyncio.CancelledError:
-            self._abandoned = True
+            self._abandon()
             raise
         if isinstance(error, ConfigurationError):
             raise error
@@ -233,6 +261,10 @@ class EnvironmentThread:
                 f"environment {self.name!r}: {action} failed: {type(error).__name__}: {error}"
             ) from error
         return value
+
+    def _abandon(self) -> None:
+        self._abandoned = True
+        _GLOBAL_RANDOM.give_back(self._thread.ident)
 
     async def close_world(self, world: Any) -> None:
         """Calls the world's `close`, if it has one. After a call that nobody waited for, nobody waits for
@@ -341,8 +373,8 @@ class RolloutConversation:
         return text_of_content(choice.message.content)
 
     def reward_turn(self, reward: float) -> None:
-        """Gives the newest reply a reward, if it can be trained."""
-        if sample_id(self.trajectory.messages_and_choices[-1]) is not None:
+        """Gives the newest reply a reward, if it can be trained. NaN is left to the reward of the whole."""
+        if sample_id(self.trajectory.messages_and_choices[-1]) is not None and math.isfinite(reward):
             self.trajectory.reward_turn(-1, reward)
 
     def finish(

@@ -49,6 +49,18 @@ def find_environment(name: str, /, **options: Any) -> NamedEnvironment:
     return _make(name, load_extension(ENVIRONMENT, prefix), rest, options)
 
 
+def harness_option(name: str) -> str:
+    """Returns the option of an environment that names its harness, the program that asks the model. Raises
+    ConfigurationError where its kind has none.
+    """
+    adapters = {prefix: load_extension(ENVIRONMENT, prefix) for prefix in extension_points(ENVIRONMENT)}
+    options = {kind: getattr(adapter, "HARNESS_OPTION", None) for kind, adapter in adapters.items()}
+    if option := options.get(name.partition(":")[0]):
+        return str(option)
+    known = ", ".join(f"{kind}:NAME" for kind, option in options.items() if option)
+    raise ConfigurationError(f"environment {name!r} has no harnesses; kinds that have: {known}")
+
+
 def _unknown(name: str) -> ConfigurationError:
     prefixes = (*extension_points(ENVIRONMENT), PYTHON)
     hint = did_you_mean(name, [*NAMES, *(f"{prefix}:" for prefix in prefixes)])

@@ -208,7 +208,7 @@ FORM_CHANGES = 4
 CONNECT_S = 10.0
 LEAST_KEY = 8
 """Letters of what can be a secret; a shorter key is a word that a server of one's own wants to see."""
-MOST_BYTES = 16 << 20
+MOST_BYTES = 4 << 20
 """The limit in bytes of one reply. A verdict has a few thousand."""
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What reading a reply raises that is no chat completion: no UTF-8, no JSON, too deep, other types."""

@@ -23,6 +23,7 @@ from art.server.chat.chat_request import ChatRequest
 from art.server.chat.messages import FILE, call_id, message_texts
 from art.server.ledger.stitching import Stitched
 from art.server.tenancy import Tenant, external_name, internal_name
+from art.wire.engine import Alternatives
 from art.wire.request_values import refuse
 from art.wire.rollouts import MALFORMED_FIELD, SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 from art.wire.samples import image_name
@@ -368,16 +369,18 @@ def check_texts_fit(texts: Iterable[str], target: Target, *, param: str) -> None
 _NOTHING = Ranked(logprobs=[], tops=[])
 
 
-async def prompt_scores(prompts: Sequence[PreparedRequest], most: int | None) -> Sequence[Ranked | None]:
+async def prompt_scores(
+    prompts: Sequence[PreparedRequest], most: int | None, alternatives: Alternatives | None = None
+) -> Sequence[Ranked | None]:
     """Returns, for each prompt's ids except the first, the logprob at temperature 1 and the `most` probable
-    ids in its place. None: not requested. The prompts are of one target.
+    ids in its place. None: not requested. The prompts are of one target. `alternatives`: of one prompt.
     """
     if most is None:
         return [None] * len(prompts)
     target = prompts[0].target
     rows = [prepared.stitched.prompt_ids for prepared in prompts]
     asked = [row for row in rows if len(row) > 1]
-    ranked = iter(await target.engine.rank(target.adapter, asked, most) if asked else ())
+    ranked = iter(await target.engine.rank(target.adapter, asked, most, alternatives) if asked else ())
     return [next(ranked) if len(row) > 1 else _NOTHING for row in rows]
 
 

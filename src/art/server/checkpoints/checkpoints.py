@@ -32,10 +32,12 @@ from art.process.files import (
     close_to_others,
     disk_error,
     disk_trouble,
+    find_named,
     flush,
     make_private_folder,
     write_flushed,
 )
+from art.process.foreign_files import parse_json, read_foreign
 from art.wire.jobs import TrainResultInfo
 from art.wire.models import (
     ADAPTER_CONFIG_FILE,
@@ -96,8 +98,13 @@ def lora_of_peft(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
         "alpha": config.get("lora_alpha"),
         "dropout": config.get("lora_dropout") or 0.0,
         "use_rslora": bool(config.get("use_rslora")),
-        "targets": sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in _tensors(folder)}),
+        "targets": sorted({_module_of(name).rpartition(".")[2] for name in _tensors(folder)}),
     }
+
+
+def _module_of(tensor: str) -> str:
+    """Around experts PEFT has two wrappers: the inner one is their `base_layer`."""
+    return tensor.rpartition(".lora_")[0].removesuffix(".base_layer")
 
 
 def _tensors(folder: Path) -> list[str]:
@@ -177,7 +184,7 @@ def _shape_of(path: Path, base_model: object, lora: object, *, plain: bool) -> C
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        found = parse_json(read_foreign(path))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); restore it") from error
     if not isinstance(found, dict):
@@ -225,7 +232,7 @@ class Checkpoints:
         """
         make_private_folder(self.folder)
         path = self.folder / f".{step:04d}.saving"
-        for left in (path, *self.folder.glob(f".{path.name}.*.partial")):
+        for left in (path, *find_named(self.folder, f".{path.name}.", ".partial")):
             if left.exists():
                 shutil.rmtree(left)
         return path
@@ -276,7 +283,7 @@ class Checkpoints:
 
     def rejections(self, step: int) -> int:
         """Returns how many checkpoints of this step were set aside."""
-        return len(list(self.folder.glob(f".{step:04d}.rejected-*")))
+        return len(find_named(self.folder, f".{step:04d}.rejected-"))
 
     def delete(self, step: int) -> None:
         """Remove a step. It disappears in one move: a crash leaves no half of it."""
@@ -357,8 +364,8 @@ class Checkpoints:
             if file.name not in {JOB_FILE, STATE_FILE, MANIFEST_FILE}:
                 os.link(file, target / file.name)
         try:
-            state = json.loads((source / STATE_FILE).read_bytes())
-            manifest = json.loads((source / MANIFEST_FILE).read_bytes())
+            state = _json(source / STATE_FILE)
+            manifest = _json(source / MANIFEST_FILE)
             text = json.dumps({**state, "step": step}, indent=2)
             digest = hashlib.sha256(text.encode()).hexdigest()
             manifest["files"][STATE_FILE] = {"sha256": digest, "size": len(text.encode())}

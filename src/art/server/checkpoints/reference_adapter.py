@@ -16,16 +16,19 @@ REFERENCES = Path("server") / "references"
 def reference_folder(algorithm: Algorithm, checkpoints: Checkpoints) -> str | None:
     """Folder of the reference's or teacher's checkpoint; None: the base without adapter, or none is needed.
 
-    Of KL term and teacher at most one is another policy on the base (`check_algorithm` sees to it). Raises
-    RequestError for a step that has no checkpoint, and for a folder that may not be read or is no adapter.
+    Of KL term and teacher at most one is another policy on the base (`check_algorithm` sees to it); the
+    trainer has an average itself. Raises RequestError for a step that has no checkpoint, and for a folder
+    that may not be read or is no adapter.
     """
     if algorithm.kl is not None and algorithm.kl.path is not None:
         return _adapter(algorithm.kl.path, checkpoints)
     known = checkpoints.steps()
     if algorithm.kl is not None and algorithm.kl.reference == "step":
-        part, step, lag = "kl", algorithm.kl.step, algorithm.kl.lag
+        part, step, lag, every = "kl", algorithm.kl.step, algorithm.kl.lag, algorithm.kl.every
         if lag is not None and known:
             step = max(0, known[-1] - lag)
+        elif every is not None and known:
+            step = known[-1] - known[-1] % every
     elif algorithm.teacher is not None and algorithm.teacher.kind == "step":
         part, step = "teacher", algorithm.teacher.step
     else:

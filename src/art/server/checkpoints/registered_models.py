@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from pydantic import Field, ValidationError
 from art.engine.base_models import is_folder
 from art.errors import CheckpointError, ConfigurationError, NotFoundError, RequestError
 from art.process.files import flush, make_private_folder, write_whole
+from art.process.foreign_files import parse_json, read_foreign
 from art.server.checkpoints.checkpoints import Checkpoints, leaves_open
 from art.server.data_folder import DataLayout
 from art.wire.models import (
@@ -45,10 +45,10 @@ def base_of_adapter(folder: Path) -> str:
             f"the LoRA {folder} has no {ADAPTER_FILE}: save it with safe_serialization=True"
         )
     try:
-        name = json.loads((folder / ADAPTER_CONFIG_FILE).read_bytes())["base_model_name_or_path"]
+        name = parse_json(read_foreign(folder / ADAPTER_CONFIG_FILE))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
-            f"{folder / ADAPTER_CONFIG_FILE} names no base model ({error!r}): set base_model_name_or_path"
+            f"{folder / ADAPTER_CONFIG_FILE} names no base model ({error!r:.99}): set base_model_name_or_path"
         ) from error
     if not isinstance(name, str) or not name:
         raise ConfigurationError(

@@ -227,7 +227,7 @@ class Completions(Dialect):
                 if await send_stream(events, self.chunks(request, prompts), send):
                     self.service.delivered(*prompts)
                 return
-            scores = await prompt_scores(prompts, request.scored)
+            scores = await prompt_scores(prompts, request.scored, request.alternatives)
             if not request.samples:
                 await send_json(
                     send, self.write_reply(request, prompts, [_nothing(one) for one in prompts], scores)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from art.errors import RequestError
 from art.rendering.chat_renderer import Parsed
@@ -29,9 +29,11 @@ from art.server.chat.request_fields import (
 )
 from art.server.dialects.completion_service import request_id
 from art.server.ledger.schema import int_array
-from art.server.ledger.stitching import Conversation, Stitched, speaker_of
+from art.server.ledger.stitching import TURN_IDS, Conversation, Stitched, speaker_of
 from art.server.tenancy import Tenant
+from art.wire.engine import Alternatives
 from art.wire.quoting import quote_value
+from art.wire.records import first_flaw
 from art.wire.request_values import FLAG, LARGEST_ID, TEXT, ByHand, Idle, Values, Whole, refuse
 from art.wire.sampling import MOST_TOP_LOGPROBS, PARAMETERS
 
@@ -81,6 +83,7 @@ class CompletionsRequest:
     logprobs: Annotated[bool, RequestField(Whole(0, MOST_TOP_LOGPROBS), _logprobs)] = False
     samples: bool = True
     """False: the prompts are told, and nothing is sampled."""
+    alternatives: Alternatives | None = None
 
     @property
     def scored(self) -> int | None:
@@ -134,6 +137,7 @@ def _read_fields(body: dict[str, Any], max_n: int) -> CompletionsRequest:
     return request
 
 
+_ALTERNATIVES = "prompt_alternatives"
 SAMPLING_PARAMS = RequestSchema(
     {
         name: COMPLETIONS.fields[name]
@@ -147,7 +151,8 @@ SAMPLING_PARAMS = RequestSchema(
             "include_stop_str_in_output",
             "structured_outputs",
         )
-    },
+    }
+    | {_ALTERNATIVES: RequestField(ByHand(Alternatives.model_json_schema()))},
     idle={**OTHER_FIELDS, "detokenize": Idle("the reply is ids", anything=True)},
 )
 _BESIDE = ("model", "stream", "stream_options", "return_token_ids")
@@ -184,13 +189,26 @@ def read_generate_request(body: Any, *, max_n: int) -> CompletionsRequest:
         refuse(f"token_ids must be a list of token ids, not {quote_value(ids)}", "token_ids")
     fields = {name: body[name] for name in _BESIDE if name in body}
     fields |= {name: value for name, value in sampling.items() if name in SAMPLING_PARAMS.fields}
-    prompt = _ids(ids, "token_ids")
+    prompt, alternatives = _ids(ids, "token_ids"), _alternatives(sampling.get(_ALTERNATIVES))
+    if alternatives is not None:
+        fields.setdefault("prompt_logprobs", 0)
     request = _read_fields(fields, max_n)
-    request.prompts = [prompt]
+    request.prompts, request.alternatives = [prompt], alternatives
     _fits_together(request, max_n)
     if sampling.get("max_tokens") is None:
         request.sampling.max_tokens = None  # as many as there is room for
     return request
+
+
+def _alternatives(given: Any) -> Alternatives | None:
+    if isinstance(given, dict):
+        for name in given:  # pydantic would tell of each of half a million
+            if name not in Alternatives.model_fields:
+                refuse(f"{_ALTERNATIVES} has no field {quote_value(name)}", _ALTERNATIVES)
+    try:
+        return None if given is None else Alternatives.model_validate(given)
+    except ValidationError as error:
+        refuse(f"{_ALTERNATIVES}: {first_flaw(error)}", _ALTERNATIVES)
 
 
 _NO_MESSAGES = [{"role": "user", "content": ""}]
@@ -325,12 +343,12 @@ class RawPromptService:
         turns.append(
             (completion.sample_id, int_array([*prepared.stitched.prompt_ids, *completion.token_ids]))
         )
-        self._tokens += len(turns[-1][1])
+        self._tokens += len(turns[-1][1]) + TURN_IDS
         if len(turns) > _TURNS:
-            self._tokens -= len(turns.pop(0)[1])
+            self._tokens -= len(turns.pop(0)[1]) + TURN_IDS
         while self._tokens > self._max_tokens and self._answered:
             _, forgotten = self._answered.popitem(last=False)
-            self._tokens -= sum(len(ids) for _, ids in forgotten)
+            self._tokens -= sum(len(ids) + TURN_IDS for _, ids in forgotten)
 
     def _parent(self, rollout: Rollout, ids: array[int]) -> tuple[str | None, int]:
         """The sample that most of the prompt's first ids are, and how many."""

@@ -73,6 +73,8 @@ class TokenCompletions(Completions):
             reply["prompt_logprobs"] = prompt_logprobs_of(
                 prepared.target.renderer, prompt_ids, scored, most=most
             )
+            if request.alternatives is not None:
+                reply["prompt_alternatives"] = {"logprobs": scored.named, "draws": scored.drawn}
         return orjson.dumps(reply)
 
 

@@ -25,6 +25,7 @@ from art.errors import (
     ServerUnreachableError,
     TokenMismatchError,
 )
+from art.process.foreign_files import parse_json
 from art.server.settings import TeacherSettings, is_loopback
 from art.wire.algorithm import TeacherSpec
 
@@ -123,7 +124,7 @@ class HttpTeacher:
 
     def _read(self, row: Sequence[int], response: httpx.Response) -> list[float]:
         try:
-            given = response.json()["choices"][0]["prompt_logprobs"]
+            given = parse_json(response.content)["choices"][0]["prompt_logprobs"]
             size = len(given) if isinstance(given, list) else given
             if size != len(row):
                 raise TokenMismatchError(

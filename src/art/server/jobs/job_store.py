@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from pathlib import Path
@@ -71,6 +71,8 @@ class JobQueue:
 
 T = TypeVar("T")
 _BULK_PATHS = ", ".join(f"'$.{name}'" for name in BULK)
+_SETTINGS = f"CASE WHEN json_valid(request) THEN json_remove(request, {_BULK_PATHS}) ELSE '' END"
+"""A request without its bulk; empty where it cannot be read."""
 
 _VERSION = 1
 _SCHEMA = """
@@ -181,12 +183,19 @@ class JobStore(JobTable):
         with self._database as db:
             db.execute(
                 "UPDATE jobs SET state = ?, phase = ?, result = ?, error = ?, error_code = ?, step = ?, "
-                "ended_at = ?, request = CASE WHEN length(request) <= ? THEN request "
-                f"WHEN json_valid(request) THEN json_remove(request, {_BULK_PATHS}) ELSE '' END "
+                f"ended_at = ?, request = CASE WHEN length(request) <= ? THEN request ELSE {_SETTINGS} END "
                 "WHERE job_id = ?",
                 (*row, time.time(), KEPT_REQUEST, job_id),
             )
             _append(db, job_id, event)
+
+    @_in_thread
+    def shorten(self, job_ids: Sequence[str]) -> None:
+        """See `JobTable.shorten`."""
+        with self._database as db:
+            for job_id in job_ids:
+                db.execute(f"UPDATE jobs SET request = {_SETTINGS} WHERE job_id = ?", (job_id,))
+                db.execute("DELETE FROM events WHERE job_id = ?", (job_id,))
 
     async def close(self) -> None:
         """See `JobTable.close`."""

@@ -7,6 +7,7 @@ how rows are read and how a change is written.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from art.errors import ARTError, NotFoundError, RequestError
 from art.server.tenancy import SEPARATOR, Tenant
 from art.wire.jobs import (
     MOST_LISTED_JOBS,
+    ExtensionJobRequest,
     JobEvent,
     JobInfo,
     JobList,
@@ -27,6 +29,7 @@ from art.wire.jobs import (
     TrainResultInfo,
 )
 from art.wire.records import PieceError, read_pieces, write_pieces
+from art.wire.training import TrainingKind
 
 STATES: tuple[JobState, ...] = get_args(JobState)
 
@@ -36,6 +39,8 @@ JobRequest = TrainJobRequest | SftJobRequest
 KEPT_REQUEST = 1024 * 1024
 """Characters; of a longer request the settings alone are kept when its job has ended. Its digest still tells
 it from another."""
+MOST_SHORTENED = 64
+"""Jobs that are shortened after one step; others after the next."""
 BULK = ("groups", "discarded", "conversations", "batches", "learning_rates")
 """All but the settings."""
 LISTED = (
@@ -64,17 +69,10 @@ class QueuedJob:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingJob:
-    """One row: a training job of one model."""
+class TrainingJob(QueuedJob):
+    """A job that runs, with what was asked for."""
 
-    job_id: str
-    project: str
-    name: str
     request: JobRequest
-
-    @property
-    def model(self) -> str:
-        return f"{self.project}/{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,10 +122,30 @@ class JobTable(ABC):
         """Records how a job ended, and its last event. Of a long request the settings alone stay."""
 
     @abstractmethod
+    async def shorten(self, job_ids: Sequence[str]) -> None:
+        """Keeps of the requests of ended jobs the settings alone, and none of their events."""
+
+    @abstractmethod
     async def close(self) -> None:
         """Ends the connection."""
 
     # -- what is the same everywhere --
+
+    async def ended_before(
+        self, project: str, name: str, step: int, after: int
+    ) -> list[tuple[int, str, int]]:
+        """Returns number, id and step of the oldest jobs of a model that made an earlier step than this, and
+        of those before them that failed (-1), at most `MOST_SHORTENED`. after: theirs are above this number.
+        """
+        of_model = f"FROM {self.LISTED_FROM} WHERE number > ? AND project = ? AND name = ?"
+        newest = f"SELECT coalesce(max(number), 0) {of_model} AND step < ?"
+        query = (
+            f"SELECT number, job_id, coalesce(step, -1) {of_model} AND number <= ({newest}) "
+            "AND (state = 'failed' OR step < ?) ORDER BY number LIMIT ?"
+        )
+        model = after, project, name
+        rows = await self.rows(query, *model, *model, step, step, MOST_SHORTENED)
+        return [(number, job_id, made) for number, job_id, made in rows]
 
     async def submit(self, project: str, name: str, request: JobRequest) -> bool:
         """Write a job down; False when it was known already.
@@ -136,7 +154,7 @@ class JobTable(ABC):
         """
         text = await asyncio.to_thread(write_pieces, request)  # it may be large
         digest = digest_of_request(project, name, text)
-        kind = "sft" if isinstance(request, SftJobRequest) else "rl"
+        kind = kind_of_request(request)
         job = NewJob(
             job_id=request.job_id, project=project, name=name, request=text, digest=digest, kind=kind
         )
@@ -246,9 +264,21 @@ class JobTable(ABC):
         return int(step or 0)
 
     async def events(self, job_id: str, after: int) -> list[JobEvent]:
-        """Events with a number above `after`."""
+        """Events with a number above `after`. Of a job that was shortened, its end is the next one."""
         query = "SELECT body FROM events WHERE job_id = ? AND number > ? ORDER BY number"
-        return [JobEvent.model_validate_json(body) for (body,) in await self.rows(query, job_id, after)]
+        found = [JobEvent.model_validate_json(body) for (body,) in await self.rows(query, job_id, after)]
+        if found or await self.rows("SELECT 1 FROM events WHERE job_id = ? LIMIT 1", job_id):
+            return found
+        ended = await self.info(job_id)
+        return [
+            JobEvent(
+                number=after + 1,
+                type="result" if ended.result else "error",
+                result=ended.result,
+                error=ended.error,
+                error_code=ended.error_code,
+            )
+        ]
 
     async def _row_of(self, query: str, job_id: str) -> Sequence[Any]:
         rows = await self.rows(query, job_id)
@@ -259,10 +289,17 @@ class JobTable(ABC):
 
 def read_request(text: str) -> JobRequest:
     """Reads the request of the kind whose fields these are; piece by piece: it may be large."""
-    try:
-        return read_pieces(SftJobRequest, text)
-    except PieceError:
-        return read_pieces(TrainJobRequest, text)
+    for kind in (SftJobRequest, ExtensionJobRequest):
+        with contextlib.suppress(PieceError):
+            return read_pieces(kind, text)
+    return read_pieces(TrainJobRequest, text)
+
+
+def kind_of_request(request: JobRequest) -> TrainingKind:
+    """Returns what the step learns from."""
+    if isinstance(request, ExtensionJobRequest):
+        return "preference"
+    return "sft" if isinstance(request, SftJobRequest) else "rl"
 
 
 def digest_of_request(project: str, name: str, text: str) -> bytes:

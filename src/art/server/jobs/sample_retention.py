@@ -10,18 +10,21 @@ batches between the ledger's commits. Never removed are samples
 
 What stays for one of these reasons goes when the reason is gone. Samples of base models have no step: they
 stay.
+
+Of the jobs of these steps, and of failed ones before them, the settings and the outcome stay: their requests
+name the samples that are gone, and their events were followed long ago. Jobs of kept checkpoints stay whole.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from art.errors import ARTError
+from art.process.steady_time import steady_time
 from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.checkpoints.registered_models import RegisteredModels, Registration
 from art.server.jobs.training_jobs import TrainingJobs
@@ -60,6 +63,8 @@ class SampleRetention:
         self._ledger, self._models, self._jobs, self._settings = ledger, models, jobs, settings
         self._settled: dict[str, dict[str, _Settled]] = {}
         """The settled adapters, by model and by adapter."""
+        self._whole: dict[str, tuple[int, dict[str, int]]] = {}
+        """The number up to which a model's jobs were shortened, and the steps of those that stayed whole."""
         self._waiting: dict[tuple[str, str], None] = {}
         self._task: asyncio.Task[None] | None = None
         self._used: int | None = None
@@ -119,8 +124,10 @@ class SampleRetention:
         if keep is None or not steps:
             return 0
         since = max(steps) - max(keep - 1, youngest)
-        settled = self._settled.setdefault(model.key, {})
+        await self._shorten_jobs(model, steps, since)
         drawn = await self._ledger.adapters(model.key)
+        known = self._settled.get(model.key, {})
+        settled = self._settled[model.key] = {one: known[one] for one in drawn if one in known}
         old = [
             (step, adapter)
             for step, adapter in (_drawn_at(one, model.removals) for one in drawn)
@@ -141,6 +148,15 @@ class SampleRetention:
             _log.info("removed %d samples of %s, drawn before step %d", removed, model.key, since)
         return removed
 
+    async def _shorten_jobs(self, model: Registration, steps: frozenset[int], since: int) -> None:
+        last, whole = self._whole.get(model.key, (0, {}))
+        found = await self._jobs.store.ended_before(model.project, model.name, since, last)
+        old = whole | {job: step for _, job, step in found}
+        if doomed := [job for job, step in old.items() if step not in steps]:
+            await self._jobs.store.shorten(doomed)
+        last = max((number for number, _, _ in found), default=last)
+        self._whole[model.key] = last, {job: step for job, step in old.items() if step in steps}
+
     async def _remove_of(
         self, adapter: str, names: dict[str, int], since: int
     ) -> tuple[int, frozenset[int] | None]:
@@ -153,7 +169,7 @@ class SampleRetention:
             async with self._jobs.accepting:
                 pending = await self._jobs.pending_samples()
                 old = await self._ledger.old_samples(
-                    adapter, since=since, below=below, now=time.time(), most=BATCH
+                    adapter, since=since, below=below, now=steady_time(), most=BATCH
                 )
                 doomed = [
                     one.sample_id
@@ -189,7 +205,7 @@ def read_records(checkpoints: Checkpoints, steps: Iterable[int]) -> NamedSamples
                 named.update((sample, step) for one in fold_lines(lines) for sample in one.samples)
         except FileNotFoundError:
             note = checkpoints.note(step)
-            if note is not None and note.kind != "sft":
+            if note is not None and note.kind in (None, "rl"):
                 missing.add(step)
     return NamedSamples(samples=named, missing=frozenset(missing))
 

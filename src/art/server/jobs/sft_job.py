@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from art.batch.algorithms import resolve
 from art.batch.balance_sheet import add_sheets
@@ -29,9 +29,10 @@ from art.server.ledger.schema import SampleRecord
 from art.server.ledger.stitching import BRIDGE_REFUSED, NO_NEW_MESSAGE, Conversation, speaker_of, tools_key
 from art.server.tenancy import tenant_of
 from art.server.workers.trainer_worker import TrainedModel
+from art.wire.algorithm import Algorithm
 from art.wire.jobs import BalanceSheet, SftConversation, SftJobRequest, TrainResultInfo
 from art.wire.rollout_record import SheetRow
-from art.wire.training import TrainRequest
+from art.wire.training import ComputedStep, TrainEvent, TrainingKind, TrainRequest
 
 
 def conversation_row(
@@ -214,10 +215,15 @@ class _Update:
 class SftJob(StepJob):
     """Trains one step on what the assistant says in conversations."""
 
-    kind = "sft"
+    kind: ClassVar[TrainingKind] = "sft"
     request: SftJobRequest
     max_length: int
     """Tokens of the longest conversation that the model can see."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Returns what an update minimises."""
+        return SFT
 
     def __post_init__(self) -> None:
         model = self.served.model.base_model
@@ -243,6 +249,9 @@ class SftJob(StepJob):
             return await self.carry_forward(opened.step, self._metrics(), self._sheet)
         await self._train(opened, waiting, last=True)
         return await self.finish(opened, canary, self._metrics(), self._sheet)
+
+    def computed(self, step: int) -> ComputedStep:
+        return super().computed(step).model_copy(update={"max_length": self.max_length})
 
     async def some_ids(self) -> Sequence[Sequence[int]]:
         first = self.request.batches[0][:_CANARIES]
@@ -270,10 +279,18 @@ class SftJob(StepJob):
         return await self.ledger.known(list(ids), tenant=tenant_of(self.job.project)) if ids else {}
 
     def _build(self, indices: Sequence[int], records: Mapping[str, SampleRecord]) -> Batch:
-        rows = self._rows(indices, records)
-        return build_batch(
-            [GroupRow(rollouts=[row]) for row in rows], algorithm=SFT, max_length=self.max_length
-        )
+        return self.lay_out(indices, self._rows(indices, records))
+
+    def lay_out(self, indices: Sequence[int], rows: Sequence[RolloutRow]) -> Batch:
+        """Makes the batch of an update of its conversations, in their order; `indices`: their places in the
+        request. A kind of an extension has a way of its own, and of `learn`.
+        """
+        groups = [GroupRow(rollouts=[row]) for row in rows]
+        return build_batch(groups, algorithm=self.algorithm, max_length=self.max_length)
+
+    async def learn(self, opened: TrainedModel, batch: Batch, request: TrainRequest) -> TrainEvent:
+        """Has the trainer make the update. Raises TrainingError, WorkerError."""
+        return await opened.trainer.train(encode_batch(batch, request), self.report_progress)
 
     def _rows(self, indices: Sequence[int], records: Mapping[str, SampleRecord]) -> list[RolloutRow]:
         """Conversations of one batch; the same one may come twice in it."""
@@ -296,8 +313,8 @@ class SftJob(StepJob):
             step=step,
             update=update.number,
             advance=last,
-            kind="sft",
-            algorithm=SFT,
+            kind=self.kind,
+            algorithm=self.algorithm,
             optimizer=self.request.optimizer,
             rate=update.rate,
             normalizer=batch.normalizer,
@@ -306,7 +323,7 @@ class SftJob(StepJob):
         await self.progress("training", done=update.number, total=len(self.request.batches))
         await self.served.workers.rest()
         with self.served.clock.part("gradient"):
-            result = await opened.trainer.train(encode_batch(batch, request), self.report_progress)
+            result = await self.learn(opened, batch, request)
         expected = step + 1 if last else step
         if result.step != expected:
             raise TrainingError(

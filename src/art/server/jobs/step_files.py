@@ -12,10 +12,13 @@ Letters: E = loss entries of the step, K = entries that are kept, S = trained sa
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +33,18 @@ from art.errors import ARTError, TrainingError
 from art.process.files import write_whole
 from art.server.settings import ControlSettings
 from art.server.workers.trainer_worker import TrainedModel
-from art.wire.jobs import TrainGroup, TrainJobRequest, TrainTrajectory
+from art.wire.jobs import SftJobRequest, TrainGroup, TrainJobRequest, TrainTrajectory
+from art.wire.records import write_pieces
 from art.wire.rollout_record import ROLLOUT_FILE, ContextRow, RolloutFailure, RolloutRecord
-from art.wire.training import TOKEN_COLUMNS, TOKEN_FILE, RecordTokens, TokenFileHeader
+from art.wire.training import (
+    COMPUTED_FILE,
+    REQUEST_FILE,
+    TOKEN_COLUMNS,
+    TOKEN_FILE,
+    ComputedStep,
+    RecordTokens,
+    TokenFileHeader,
+)
 
 _log = logging.getLogger(__name__)
 _SHOWS_CONTEXT = frozenset({"trained", MASKED, UNTRAINABLE})
@@ -49,6 +61,36 @@ def write_rollouts(steps: Path, step: int, records: Iterable[RolloutRecord]) -> 
     return path
 
 
+COMPUTING = ("agent-reinforcement-trainer", "torch", "transformers", "peft")
+"""The distributions whose versions decide the bits of a step, ART's first."""
+
+
+def computing_versions() -> dict[str, str]:
+    """Returns the versions of what computes here."""
+    found = {}
+    for name in COMPUTING:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def keep_replay(
+    steps: Path, step: int, computed: ComputedStep, request: TrainJobRequest | SftJobRequest, *, newest: int
+) -> None:
+    """Write what the step can be done again from: how it was computed, and of the `newest` steps the whole
+    request.
+    """
+    folder = steps / f"{step:04d}"
+    try:
+        write_whole(folder / COMPUTED_FILE, computed.model_dump_json(), durable=False)
+        if newest:
+            packed = gzip.compress(write_pieces(request).encode(), mtime=0)
+            write_whole(folder / REQUEST_FILE, packed, durable=False)
+            delete_old(steps, step - newest, REQUEST_FILE)
+    except OSError as error:
+        _log.warning("step %d cannot be done again by `art replay`: %s", step, error)
+
+
 def rollout_records(
     request: TrainJobRequest, rows: Sequence[GroupRow], batch: Batch, *, masked: bool = False
 ) -> Iterator[RolloutRecord]:
@@ -62,7 +104,7 @@ def rollout_records(
             zip(group.trajectories, row.rollouts, fates, strict=True)
         ):
             shown = MASKED if masked and fate.fate == "trained" else fate.fate
-            yield _record(number, place, trajectory, rollout, fate, shown, discarded=row.discarded)
+            yield _record(number, place, trajectory, rollout, fate, shown, row)
         yield from _failed(number, group, discarded=row.discarded)
 
 
@@ -73,8 +115,7 @@ def _record(
     row: RolloutRow,
     fate: RolloutFate,
     shown: str,
-    *,
-    discarded: bool,
+    of_group: GroupRow,
 ) -> RolloutRecord:
     drawn = [sample.step for sample in row.samples if sample.step is not None]
     context = _context(row) if shown in _SHOWS_CONTEXT else {}
@@ -84,7 +125,8 @@ def _record(
         group=group,
         place=place,
         fate=shown,
-        discarded=discarded,
+        discarded=of_group.discarded,
+        weight=of_group.weight,
         reward=trajectory.reward,
         unscored_reason=trajectory.unscored_reason,
         advantage=fate.advantage,
@@ -94,7 +136,16 @@ def _record(
         forks=dict(Counter(sample.fork_reason for sample in row.samples if sample.fork_reason is not None)),
         truncated=bool(row.samples) and row.samples[-1].truncated,
         samples=list(trajectory.samples),
+        turn_rewards=_of_turns(trajectory.turn_rewards, trajectory.samples, 0.0),
+        turn_returns=_of_turns(fate.turn_returns, trajectory.samples, None),
+        turn_advantages=_of_turns(fate.turn_advantages, trajectory.samples, None),
     )
+
+
+def _of_turns(
+    values: Mapping[str, float], samples: Sequence[str], missing: float | None
+) -> list[float | None]:
+    return [values.get(sample, missing) for sample in samples] if values else []
 
 
 def _context(row: RolloutRow) -> dict[str, ContextRow]:
@@ -147,7 +198,7 @@ async def keep_tokens(
         if body is None:
             return None
         path = await asyncio.to_thread(write_tokens, steps, body, batch.samples, request, step)
-        await asyncio.to_thread(delete_old_tokens, steps, step - settings.token_steps)
+        await asyncio.to_thread(delete_old, steps, step - settings.token_steps, TOKEN_FILE)
     except (ARTError, OSError, SafetensorError, ValueError) as error:
         _log.warning("Step %d of %s has no record of its tokens: %s", step, opened.model, error)
         return None
@@ -235,12 +286,12 @@ def chosen_groups(
     return frozenset(drawn[: max(1, int(np.searchsorted(total, most, side="right")))])
 
 
-def delete_old_tokens(steps: Path, newest: int) -> None:
-    """Delete the records of tokens of step `newest` and of those before it; a step's other files are kept."""
+def delete_old(steps: Path, newest: int, name: str) -> None:
+    """Delete this file of step `newest` and of those before it; a step's other files are kept."""
     missing = 0
     for step in range(newest, -1, -1):
         try:
-            (steps / f"{step:04d}" / TOKEN_FILE).unlink()
+            (steps / f"{step:04d}" / name).unlink()
             missing = 0
         except FileNotFoundError:  # deleted before, or nothing was trained in it
             missing += 1

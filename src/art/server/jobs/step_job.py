@@ -14,11 +14,12 @@ from art.rendering.chat_renderer import ChatRenderer
 from art.server.checkpoints.canary import Canary, canary_rows
 from art.server.checkpoints.checkpoints import JobNote
 from art.server.jobs.job_table import TrainingJob
+from art.server.jobs.step_files import computing_versions, keep_replay
 from art.server.ledger.face import SampleLedger
 from art.server.promotion.promote import Progress, Promotion, ServedModel
 from art.server.workers.trainer_worker import TrainedModel
 from art.wire.jobs import BalanceSheet, TrainResultInfo
-from art.wire.training import TrainingKind
+from art.wire.training import ComputedStep, TrainingKind
 
 
 @dataclass(eq=False, kw_only=True)
@@ -44,6 +45,17 @@ class StepJob(ABC):
     def mean_reward(self) -> float | None:
         """Returns the mean reward of the job's rollouts; None where there is none."""
         return None
+
+    def computed(self, step: int) -> ComputedStep:
+        """Returns how the step is computed."""
+        trainers = self.served.workers.trainers
+        chosen = {name: trainers.supervisor.health.get(name) for name in ("device", "dtype")}
+        return ComputedStep(
+            versions=computing_versions(),
+            trainer={**trainers.supervisor.spec.config, **{name: one for name, one in chosen.items() if one}},
+            ranks=trainers.ranks.ranks,
+            sharding=trainers.ranks.sharding,
+        )
 
     async def open(self) -> TrainedModel:
         """The model in the trainer, at its newest step. Raises RequestError when the job expects another."""
@@ -84,7 +96,9 @@ class StepJob(ABC):
         self, opened: TrainedModel, canary: Canary, metrics: Mapping[str, float], sheet: BalanceSheet
     ) -> TrainResultInfo:
         """Make what the trainer holds the next step, and serve it."""
-        step = opened.step + 1
+        step, newest = opened.step + 1, self.served.settings.replay_steps
+        records, asked = self.served.checkpoints.records, self.job.request
+        await asyncio.to_thread(keep_replay, records, step, self.computed(step), asked, newest=newest)
         result = self._result(step, {**metrics, "trained": 1.0}, sheet)
         promoted = await self.served.promote(opened, step, canary, self._note(result), self.progress)
         return await self._measured(result, promotion_metrics(promoted))

@@ -31,10 +31,9 @@ from art.server.jobs.train_rows import (
 from art.server.ledger.schema import SampleRecord, read_images
 from art.server.settings import TeacherSettings
 from art.server.tenancy import tenant_of
-from art.server.workers.trainer_worker import TrainedModel
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
 from art.wire.samples import image_runs
-from art.wire.training import TrainRequest
+from art.wire.training import ComputedStep, TrainRequest
 
 UPDATES = "data/step_num_gradient_steps"
 
@@ -86,7 +85,7 @@ class TrainJob(StepJob):
         if teacher is not None:
             batch = await _taught(batch, teacher)
         reference = await opened.trainer.find_reference(folder)
-        request = self._train_request(opened, batch, reference, rate_factor(self.request.rate, rows, batch))
+        request = train_request(self.request, rows, batch, self.served.model.key, opened.step, reference)
         await self.progress("training")
         body = await asyncio.to_thread(encode_batch, batch, request)
         await self.served.workers.rest()
@@ -113,6 +112,10 @@ class TrainJob(StepJob):
         steps = self.served.checkpoints.records
         records = rollout_records(self.request, rows, batch, masked=masked)
         await asyncio.to_thread(write_rollouts, steps, step, records)
+
+    def computed(self, step: int) -> ComputedStep:
+        oldest = step - 1 - self._most_steps_off_policy()
+        return super().computed(step).model_copy(update={"oldest": oldest})
 
     async def _with_images(self, batch: Batch) -> Batch:
         """The batch with the pictures that its negative ids name. Raises LostImageError."""
@@ -142,17 +145,12 @@ class TrainJob(StepJob):
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         ids = dict.fromkeys(sample for trajectory in trajectories for sample in trajectory.samples)
         tenant = tenant_of(self.job.project)
-        records, damaged, removed = await self.ledger.readable(list(ids), tenant=tenant)
+        records, _, removed = await self.ledger.readable(list(ids), tenant=tenant)
+        removals = self.served.model.removals
         for trajectory in trajectories:
-            for sample in (
-                name for name in trajectory.samples if name not in damaged and name not in removed
-            ):
-                check_origin(
-                    records[sample],
-                    trajectory.rollout,
-                    self.job.model,
-                    removals=self.served.model.removals,
-                )
+            for sample in trajectory.samples:
+                if sample in records:
+                    check_origin(records[sample], trajectory.rollout, self.job.model, removals=removals)
         return records, removed
 
     def _teacher(self) -> HttpTeacher | None:
@@ -161,24 +159,29 @@ class TrainJob(StepJob):
             return None
         return HttpTeacher(spec, self.teachers, listed_only=tenant_of(self.job.project) is not None)
 
-    def _train_request(
-        self, opened: TrainedModel, batch: Batch, reference: str | None, factor: float
-    ) -> TrainRequest:
-        """One gradient step in the trainer's memory, or none where masks drop everything."""
-        algorithm = self.request.algorithm
-        updates = algorithm.updates.of_batch(batch.sheet.fates["trained"].rollouts)
-        return TrainRequest(
-            model=self.served.model.key,
-            step=opened.step,
-            algorithm=algorithm.model_copy(update={"updates": updates}),
-            optimizer=self.request.optimizer,
-            normalizer=batch.normalizer,
-            sampling=list(batch.sampling),
-            rewards=batch.rewards,
-            reference=reference,
-            rate_factor=factor,
-            compute=self.request.compute,
-        )
+
+def train_request(
+    asked: TrainJobRequest,
+    rows: Sequence[GroupRow],
+    batch: Batch,
+    model: str,
+    step: int,
+    reference: str | None,
+) -> TrainRequest:
+    """One gradient step in the trainer's memory, or none where masks drop everything."""
+    updates = asked.algorithm.updates.of_batch(batch.sheet.fates["trained"].rollouts)
+    return TrainRequest(
+        model=model,
+        step=step,
+        algorithm=asked.algorithm.model_copy(update={"updates": updates}),
+        optimizer=asked.optimizer,
+        normalizer=batch.normalizer,
+        sampling=list(batch.sampling),
+        rewards=batch.rewards,
+        reference=reference,
+        rate_factor=rate_factor(asked.rate, rows, batch),
+        compute=asked.compute,
+    )
 
 
 async def _taught(batch: Batch, teacher: HttpTeacher) -> Batch:

@@ -94,6 +94,8 @@ def group_rows(
         GroupRow(
             failed=group.failed,
             discarded=number >= len(request.groups),
+            replaced=group.replaced,
+            weight=group.weight,
             rollouts=[
                 _rollout(trajectory, records, request.algorithm, renderer, oldest, removed)
                 for trajectory in group.trajectories
@@ -195,6 +197,7 @@ def _rollout(
         turn_rewards=trajectory.turn_rewards,
         turn_values=trajectory.turn_values,
         turn_states=trajectory.turn_states,
+        parts=trajectory.parts,
     )
 
 

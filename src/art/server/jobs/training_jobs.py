@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from art.errors import (
     ARTError,
@@ -30,7 +30,9 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
 )
+from art.extensions import JOB, load_extension
 from art.process.in_use import InUse
+from art.rendering.chat_renderer import ChatRenderer
 from art.server.catalog import Catalog
 from art.server.checkpoints.reference_adapter import reference_folder
 from art.server.checkpoints.registered_models import RegisteredModels
@@ -43,7 +45,14 @@ from art.server.ledger.face import SampleLedger
 from art.server.promotion.promote import Progress, ServedModel, ServedModels
 from art.server.settings import ControlSettings, TeacherSettings
 from art.server.step_times import StepClock
-from art.wire.jobs import JobEvent, JobInfo, SftJobRequest, TrainResultInfo
+from art.wire.jobs import (
+    ExtensionJobRequest,
+    JobEvent,
+    JobInfo,
+    SftJobRequest,
+    TrainJobRequest,
+    TrainResultInfo,
+)
 from art.wire.json_lines import one_line
 
 _log = logging.getLogger(__name__)
@@ -272,6 +281,7 @@ class TrainingJobs:
         finally:
             self._unfinished[job.model] -= 1
         self._wake_followers(job.job_id)
+        self._news.pop(job.job_id, None)  # a follower that hung up took nothing away
 
     async def _progress(self, job_id: str, phase: str, *, done: int = 0, total: int = 0) -> None:
         await self.store.progress(job_id, phase, done=done, total=total)
@@ -350,7 +360,16 @@ class JobRunner:
         async with served.its_turn():
             try:
                 with self.in_use.using(_reference_of(job, served)), served.clock.part("prepare"):
-                    return await self._step_job(job, served, progress).run()
+                    target = self.catalog.served_as(job.project, job.name, served.model.base_model)
+                    return await make_step_job(
+                        job,
+                        served,
+                        progress,
+                        ledger=self.ledger,
+                        renderer=target.renderer,
+                        max_length=target.max_context,
+                        teachers=self.teachers,
+                    ).run()
             except BaseException:
                 # The trainer may hold a step that was never committed.
                 served.workers.trainers.invalidate(served.model)
@@ -368,33 +387,39 @@ class JobRunner:
         except ARTError as failure:
             _log.error("workers of %s did not come back: %s", served.workers.base.name, failure)
 
-    def _step_job(self, job: TrainingJob, served: ServedModel, progress: Progress) -> StepJob:
-        serving = self.catalog.served_as(job.project, job.name, served.model.base_model)
-        request = job.request
-        if isinstance(request, SftJobRequest):
-            return SftJob(
-                job=job,
-                request=request,
-                served=served,
-                progress=progress,
-                ledger=self.ledger,
-                renderer=serving.renderer,
-                max_length=serving.max_context,
-            )
-        return TrainJob(
-            job=job,
-            request=request,
-            served=served,
-            progress=progress,
-            ledger=self.ledger,
-            renderer=serving.renderer,
-            teachers=self.teachers,
-        )
+
+def make_step_job(
+    job: TrainingJob,
+    served: ServedModel,
+    progress: Progress,
+    *,
+    ledger: SampleLedger,
+    renderer: ChatRenderer,
+    max_length: int,
+    teachers: TeacherSettings,
+) -> StepJob:
+    """Makes the job of the kind that its request is of. max_length: tokens of the longest conversation that
+    the model can see.
+    """
+    request = job.request
+    shared: dict[str, Any] = {
+        "job": job,
+        "served": served,
+        "progress": progress,
+        "ledger": ledger,
+        "renderer": renderer,
+    }
+    if not isinstance(request, SftJobRequest):
+        return TrainJob(request=request, teachers=teachers, **shared)
+    kind: type[SftJob] = SftJob
+    if isinstance(request, ExtensionJobRequest):
+        kind = load_extension(JOB, request.job)
+    return kind(request=request, max_length=max_length, **shared)
 
 
 def _reference_of(job: TrainingJob, served: ServedModel) -> Path | None:
     """The folder of another policy that the job reads; one that is not there, the job itself will name."""
-    if isinstance(job.request, SftJobRequest):
+    if not isinstance(job.request, TrainJobRequest | ExtensionJobRequest):
         return None
     try:
         folder = reference_folder(job.request.algorithm, served.checkpoints)

@@ -17,6 +17,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -409,6 +410,25 @@ def _load(connection: sqlite3.Connection, sample_ids: Sequence[str]) -> FoundSam
         wanted = [parent for parent in parents if parent not in rows]
     found.read_rows(rows)
     return found
+
+
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """A connection that leaves no file beside a database that nobody has open. Raises sqlite3.Error."""
+    in_use = path.with_name(f"{path.name}-wal").exists()
+    options = "mode=ro" if in_use else "mode=ro&immutable=1"
+    return sqlite3.connect(f"{path.resolve().as_uri()}?{options}", uri=True)
+
+
+def read_samples(path: Path, sample_ids: Sequence[str]) -> dict[str, SampleRecord]:
+    """Returns the readable samples among these, of a ledger that is opened read-only and may be in use.
+
+    Raises: LedgerError.
+    """
+    try:
+        with closing(open_read_only(path)) as connection:
+            return _load(connection, sample_ids).records
+    except sqlite3.DatabaseError as error:
+        raise LedgerError(f"cannot read {path}: {error}") from error
 
 
 _OLD_SAMPLES = """

@@ -144,8 +144,14 @@ class AnsweredTurn:
         return len(self.prompt_ids) + len(self.completion_ids)
 
 
+TURN_IDS = 240
+"""The memory of a turn beside its ids (names, keys, entries of tables), in ids of four bytes."""
+
+
 class TurnIndex:
-    """Finds an answered turn by its conversation's key, within a rollout or anywhere."""
+    """Finds an answered turn by its conversation's key, within a rollout or anywhere. max_tokens: the ids to
+    keep; a turn counts as `TURN_IDS` more than it has, so that many short ones take no more memory.
+    """
 
     def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
@@ -164,7 +170,7 @@ class TurnIndex:
         if turn.sample_id in self._turns:
             return
         self._turns[turn.sample_id] = turn
-        self._tokens += turn.tokens
+        self._tokens += turn.tokens + TURN_IDS
         self._newest[None, turn.key] = turn.sample_id
         if turn.rollout is not None:
             self._newest[turn.rollout, turn.key] = turn.sample_id
@@ -191,7 +197,7 @@ class TurnIndex:
     def _forget_oldest(self) -> None:
         sample_id, turn = self._turns.popitem(last=False)
         self.forgot = True
-        self._tokens -= turn.tokens
+        self._tokens -= turn.tokens + TURN_IDS
         for scope in {None, turn.rollout}:
             if self._newest.get((scope, turn.key)) == sample_id:
                 del self._newest[scope, turn.key]
@@ -215,8 +221,10 @@ TRUNCATED_REPLY = "truncated_reply"
 BRIDGE_REFUSED = "bridge_refused"
 """The renderer cannot prove that the extension is safe."""
 
-_RENDERED_KEPT = 2048
-_RENDERED_TOKENS = 8192
+RENDERED_SHARE = 8
+"""First turns are remembered in this part of the memory of answered turns."""
+RENDERED_IDS = 120
+"""The memory of a first turn beside its ids, in ids of four bytes."""
 
 
 R = TypeVar("R")
@@ -246,7 +254,8 @@ class Stitcher:
         self._ledger_has_more = not ledger_is_empty
         self._index = TurnIndex(max_tokens)
         self._foreign = TenantThreads()
-        self._rendered: OrderedDict[tuple[bytes, bytes], list[int]] = OrderedDict()
+        self._rendered: OrderedDict[tuple[bytes, bytes], array[int]] = OrderedDict()
+        self._rendered_room = max_tokens // RENDERED_SHARE
 
     async def prompt(
         self,
@@ -329,13 +338,14 @@ class Stitcher:
         cached_ids = self._rendered.get(key)
         if cached_ids is not None:
             self._rendered.move_to_end(key)
-            return cached_ids
+            return cached_ids.tolist()
         ids = await self.render(target.renderer, messages, tools, size=size, tenant=tenant)
         # Tool results are left out: some formats write their ids or names, which the key does not hold.
-        if len(ids) <= _RENDERED_TOKENS and all(message["role"] != "tool" for message in messages):
-            self._rendered[key] = ids
-            if len(self._rendered) > _RENDERED_KEPT:
-                self._rendered.popitem(last=False)
+        if key not in self._rendered and all(message["role"] != "tool" for message in messages):
+            self._rendered[key] = int_array(ids)
+            self._rendered_room -= len(ids) + RENDERED_IDS
+        while self._rendered_room < 0:
+            self._rendered_room += len(self._rendered.popitem(last=False)[1]) + RENDERED_IDS
         return ids
 
     async def _answered(

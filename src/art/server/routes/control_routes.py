@@ -26,7 +26,15 @@ from art.server.routes.endpoint import (
 )
 from art.server.tenancy import Tenant, external_name, internal_name, tenant_in
 from art.wire.gradients import MakeStepRequest, ServeStepRequest
-from art.wire.jobs import LARGEST_SFT_BODY, JobEvent, JobList, JobListing, SftJobRequest, TrainJobRequest
+from art.wire.jobs import (
+    LARGEST_SFT_BODY,
+    ExtensionJobRequest,
+    JobEvent,
+    JobList,
+    JobListing,
+    SftJobRequest,
+    TrainJobRequest,
+)
 from art.wire.json_lines import one_line
 from art.wire.models import (
     RESUME,
@@ -98,7 +106,10 @@ def gradient_routes(control: Control) -> list[BaseRoute]:
 
     async def step(request: Request) -> Response:
         asked = await read_body(request, MakeStepRequest)
-        return record_reply(request, await control.gradients.step(*model_asked(request), asked))
+        made = await control.gradients.step(*model_asked(request), asked)
+        if asked.keep_steps is not None:
+            await control.deletions.delete_checkpoints(*model_asked(request), asked.keep_steps)
+        return record_reply(request, made)
 
     async def serve(request: Request) -> Response:
         asked = await read_body(request, ServeStepRequest)
@@ -158,10 +169,6 @@ def control_routes(control: Control) -> list[BaseRoute]:
         asked = await read_body(request, TrainJobRequest)
         return record_reply(request, await control.jobs.submit(*model_asked(request), asked))
 
-    async def train_sft(request: Request) -> Response:
-        asked = await read_body(request, SftJobRequest, largest=LARGEST_SFT_BODY, advice=_SMALLER_SFT)
-        return record_reply(request, await control.jobs.submit(*model_asked(request), asked))
-
     async def jobs(request: Request) -> Response:
         return json_reply(await _listed_jobs(control, tenant_in(request.scope), _read_listing(request)))
 
@@ -180,7 +187,8 @@ def control_routes(control: Control) -> list[BaseRoute]:
         Route(MODEL_ROUTE, get_model, methods=["GET"]),
         Route(MODEL_ROUTE, delete_model, methods=["DELETE"]),
         Route(f"{MODEL_ROUTE}/train", train, methods=["POST"]),
-        Route(f"{MODEL_ROUTE}/train_sft", train_sft, methods=["POST"]),
+        _train_on(SftJobRequest, control),
+        _train_on(ExtensionJobRequest, control),
         Route("/art/jobs", jobs, methods=["GET"]),
         Route("/art/jobs/{job_id}", job, methods=["GET"]),
         Route("/art/jobs/{job_id}/events", events, methods=["GET"]),
@@ -188,6 +196,14 @@ def control_routes(control: Control) -> list[BaseRoute]:
         *gradient_routes(control),
         *worker_routes(control),
     ]
+
+
+def _train_on(kind: type[SftJobRequest], control: Control) -> Route:
+    async def train_on_conversations(request: Request) -> Response:
+        asked = await read_body(request, kind, largest=LARGEST_SFT_BODY, advice=_SMALLER_SFT)
+        return record_reply(request, await control.jobs.submit(*model_asked(request), asked))
+
+    return Route(f"{MODEL_ROUTE}/{kind.VERB}", train_on_conversations, methods=["POST"])
 
 
 async def _event_lines(tenant: Tenant, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -229,10 +245,14 @@ def _read_resume(request: Request) -> bool:
     return text == "true"
 
 
+_DIGITS = 18
+"""The most digits of a number that a database holds."""
+
+
 def _read_after(request: Request) -> int:
     text = request.query_params.get("after", "0")
-    if not (text.isascii() and text.isdigit()):
-        raise _refused(f"after={text!r} is no event number; use the last number you saw, or 0", "after")
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise _refused(f"after={text[:80]!r} is no event number; use the last number you saw, or 0", "after")
     return int(text)
 
 

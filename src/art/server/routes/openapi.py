@@ -27,7 +27,7 @@ from art.server.routes import openapi_schemas as replies
 from art.server.routes.gateway_routes import DETOKENIZE, TOKENIZE
 from art.server.routes.openapi_schemas import OPENAI_ERROR
 from art.wire.gradients import MadeStep, MakeStepRequest, Released, ServedStep, ServeStepRequest
-from art.wire.jobs import JobInfo, JobList, JobState, SftJobRequest, TrainJobRequest
+from art.wire.jobs import ExtensionJobRequest, JobInfo, JobList, JobState, SftJobRequest, TrainJobRequest
 from art.wire.models import (
     RESUME,
     UI_LINK_ROUTE,
@@ -151,6 +151,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", f"{_MODEL}/train"): Operation(summary="Train a step", body=TrainJobRequest, reply=JobInfo),
     ("POST", f"{_MODEL}/train_sft"): Operation(
         summary="Train on examples", body=SftJobRequest, reply=JobInfo
+    ),
+    ("POST", f"{_MODEL}/train_extension"): Operation(
+        summary="Train on conversations as an extension does", body=ExtensionJobRequest, reply=JobInfo
     ),
     ("POST", "/art/base_models"): Operation(
         summary="Serve a base model", body=LoadBaseRequest, reply=LoadBaseReply

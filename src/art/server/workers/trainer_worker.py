@@ -282,6 +282,7 @@ class TrainerWorker:
         self, base: BaseModel, *, options: WorkerOptions, layout: DataLayout, settings: ControlSettings
     ) -> None:
         self._base = base
+        self.ranks = options.ranks
         self._settings = settings
         self._client: TrainerClient | None = None
         self._open: dict[str, TrainedModel] = {}

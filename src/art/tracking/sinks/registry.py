@@ -1,7 +1,7 @@
 """The trackers by the names that `report_metrics` has. A library is loaded when its first run is opened.
 
 A tracker is an extension (`art.extensions`) of the kind `sink`: a class that does what `Sink` says. W&B is
-older than that and keeps its own face (`art.tracking.sinks.wandb`).
+older than that and has a face of its own, `ImmediateSink`.
 
 Rows on their way to a tracker that may be slow, down or wrong: a thread of its own, a bounded queue.
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from art.errors import EXTRAS, ConfigurationError, did_you_mean, require_extra
 from art.extensions import SINK, extension_points, load_extension
-from art.process.environment import TRACKED_CHECKPOINTS, TRACKED_TRAJECTORIES, variable
+from art.process.environment import TRACKED_CHECKPOINTS, TRACKED_TRAJECTORIES, WANDB_API_KEY, variable
 from art.tracking.names import STEP_COLUMN
 from art.tracking.sinks.sink import ReportedRun, Sink, TableRow, finite, sample_rows
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from art.trajectories import TrajectoryGroup
 
 WANDB = "wandb"
-"""It reports by itself, in the caller's thread, as programs of earlier releases expect."""
+"""It reports in the caller's thread, as programs of earlier releases expect."""
 SHOWN_LOCALLY = 4
 PATIENCE_S = 5.0
 """How long a row may hold up the training, until the tracker has caught up again."""
@@ -54,7 +54,14 @@ _log = logging.getLogger(__name__)
 
 def known_sinks() -> tuple[str, ...]:
     """Returns the names that `report_metrics` may have."""
-    return (WANDB, *extension_points(SINK))
+    return tuple(extension_points(SINK))
+
+
+def reports_to_wandb(model: AnyModel) -> bool:
+    """Returns whether `report_metrics` names it, or is None and WANDB_API_KEY is set."""
+    names = model.report_metrics
+    asked = variable(WANDB_API_KEY) is not None if names is None else WANDB in names
+    return asked and WANDB in known_sinks()
 
 
 def check_sinks(names: Sequence[str] | None) -> None:
@@ -71,7 +78,7 @@ def _warn_unknown(name: str) -> None:
         "report_metrics has %r: nothing is sent there%s; known: %s. Rows are in history.jsonl as ever.",
         name,
         f" ({hint})" if hint else "",
-        ", ".join(known_sinks()),
+        ", ".join(known_sinks()) or "none",
     )
 
 
@@ -301,7 +308,7 @@ def tables_of(groups: Sequence[TrajectoryGroup] | None, split: str) -> ShownTabl
 
 
 def _wanted(model: AnyModel) -> list[Delivery]:
-    known = extension_points(SINK)
+    known = {*known_sinks()} - {WANDB}
     names = dict.fromkeys(name for name in model.report_metrics or () if name in known)
     if not names:
         return []

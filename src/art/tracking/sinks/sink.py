@@ -11,15 +11,16 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from art.tracking.nested_settings import named_leaves
-from art.types import known_reward
+from art.types import is_choice, known_reward, sample_id
 
 if TYPE_CHECKING:
+    from art.backend import AnyModel
     from art.trajectories import TrajectoryGroup
 
 LONGEST_TEXT = 20_000
@@ -71,6 +72,31 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Writes what is left and ends the run."""
+
+
+class ImmediateSink(Protocol):
+    """W&B, by the name `wandb`: it is called in the program's thread, with the rows as they are, and what it
+    raises reaches the program.
+    """
+
+    given_up: bool
+    """Whether it failed, and takes no more rows of a model that did not name it."""
+
+    def open(self, model: AnyModel, config: Mapping[str, Any]) -> Any:
+        """Returns the run, started if it is not open."""
+
+    def configure(self, model: AnyModel, config: Mapping[str, Any]) -> None:
+        """Adds to the config of the run, if it is open."""
+
+    def log(
+        self,
+        model: AnyModel,
+        config: Mapping[str, Any],
+        row: Mapping[str, Any],
+        tables: Mapping[str, Sequence[TableRow]],
+        history: Callable[[], Iterable[Mapping[str, Any]]],
+    ) -> None:
+        """Reports a row. history: all rows so far, this one included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +166,13 @@ def sample_rows(groups: Iterable[TrajectoryGroup], most: int) -> list[TableRow]:
 
 def _conversation(trajectory: Any) -> str:
     turns = []
-    for message in trajectory.messages():
+    for item, message in zip(trajectory.messages_and_choices, trajectory.messages(), strict=True):
+        reward = trajectory.turn_rewards.get(sample_id(item)) if is_choice(item) else None
+        earned = "" if reward is None else f" (reward {reward:g})"
         calls = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
         texts = [f"{call.get('name')}({call.get('arguments')})" for call in calls]
         content = message.get("content")
-        turns.append(f"{message.get('role')}: " + " ".join([*([str(content)] if content else []), *texts]))
+        turns.append(
+            f"{message.get('role')}{earned}: " + " ".join([*([str(content)] if content else []), *texts])
+        )
     return "\n\n".join(turns)

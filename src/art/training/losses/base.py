@@ -42,6 +42,8 @@ class LossInputs:
     reference_logprobs_E: torch.Tensor | None = None
     """The logprobs under the policy that a KL term measures the distance to."""
     ratio: RatioLevel = "token"
+    kept_E: torch.Tensor | None = None
+    """The entries that keep their policy term (bool); None: all."""
 
     def with_own_logprobs(self) -> LossInputs:
         """The same, with the trainer's own logprobs where the sampler has none (NaN): a ratio of 1."""

@@ -136,6 +136,8 @@ def _weighted(
 ) -> tuple[LossInputs, dict[str, torch.Tensor], torch.Tensor | None]:
     """The inputs as the policy term sees them (the KL term keeps the plain weights), metrics, and the entries
     that are dropped."""
+    if x.kept_E is not None:
+        x = dataclasses.replace(x, weights_E=x.weights_E * x.kept_E)
     if not algorithm.mismatch:
         return x, {}, None
     to_sampler = algorithm.ratio_to == "sampler"

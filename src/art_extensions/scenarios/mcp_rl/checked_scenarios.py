@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from art.environments.mcp.types import MCPDocument, MCPTool, PlannedScenario, as_planned
 from art.environments.measure import Measure, measured_value
 from art.errors import ConfigurationError, LlmAnswerError
 from art.trajectories import Trajectory
+from art_extensions.scenarios.mcp.types import MCPDocument, MCPTool, PlannedScenario, as_planned
 from art_extensions.scenarios.mcp_rl.generate_scenarios import ScenarioWriter
 from art_extensions.scenarios.mcp_rl.scenario_checks import (
     SIMILARITY,
@@ -30,8 +30,8 @@ from art_extensions.scenarios.mcp_rl.scenario_checks import (
 )
 
 if TYPE_CHECKING:
-    from art.environments.mcp.session import Writes
     from art.rewards.llm.channel import Channel
+    from art_extensions.scenarios.mcp.session import Writes
 
 
 ScenarioRollout = Callable[[PlannedScenario, int], Awaitable[Trajectory]]

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from art.environments.mcp.types import (
+from art.errors import ConfigurationError, LlmAnswerError
+from art_extensions.scenarios.generator import DEFAULT_GENERATOR
+from art_extensions.scenarios.mcp.types import (
     DIFFICULTIES,
     GeneratedScenario,
     GeneratedScenarioCollection,
@@ -23,8 +25,6 @@ from art.environments.mcp.types import (
     document_of,
     scenario_list,
 )
-from art.errors import ConfigurationError, LlmAnswerError
-from art_extensions.scenarios.generator import DEFAULT_GENERATOR
 
 if TYPE_CHECKING:
     from art.rewards.llm.channel import Channel
@@ -231,7 +231,7 @@ async def generate_scenarios(
     """`num_scenarios` tasks for an agent with these tools and resources, as a model imagines them.
 
     tools, resources (and templates of their addresses): as types or as dicts. server_url: take those of this
-    MCP server instead, an address or whatever else `art.environments.mcp.connect` takes. generator_model: a
+    MCP server instead, an address or whatever else `art.mcp.connect` takes. generator_model: a
     name at generator_base_url (the key: generator_api_key or the variable OPENROUTER_API_KEY; none is needed
     on this machine), a callable, or a model of `art.rewards.llm`. budget, cache: of `art.rewards.llm`.
 
@@ -288,7 +288,7 @@ def generator_llm(model: Any, api_key: str | None, base_url: str | None) -> Llm:
 
 async def tools_and_documents_of(server: Any) -> tuple[list[MCPTool], list[MCPDocument]]:
     """The tools and documents of a server. Raises McpError when it cannot be reached."""
-    from art.environments.mcp.session import connect
+    from art_extensions.scenarios.mcp.session import connect
 
     async with connect(server) as session:
         return await session.tools(), await session.documents()

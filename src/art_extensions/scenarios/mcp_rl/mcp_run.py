@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from art.environments.mcp.rollout import rollout
-from art.environments.mcp.server_address import Server, StdioServer, parse_server
-from art.environments.mcp.types import PlannedScenario
 from art.environments.measure import MEASURE, Measure, mean_of_known, measured_value
 from art.errors import ConfigurationError
 from art.runs.folder import JudgedRunFolder
@@ -19,6 +16,9 @@ from art.tracking.folders import stored_name
 from art.trajectories import Trajectory, TrajectoryGroup
 from art_extensions.scenarios.generator import generator_channel
 from art_extensions.scenarios.judges import Candidate, Judges, judges_of
+from art_extensions.scenarios.mcp.rollout import rollout
+from art_extensions.scenarios.mcp.server_address import Server, StdioServer, parse_server
+from art_extensions.scenarios.mcp.types import PlannedScenario
 from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioSet, clean_finish, learnable_first
 from art_extensions.scenarios.mcp_rl.generate_scenarios import COST_SOURCE
 from art_extensions.scenarios.mcp_rl.settings import (

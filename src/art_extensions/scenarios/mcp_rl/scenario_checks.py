@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from art.environments.mcp.session import connect
-from art.environments.mcp.types import MCPTool, PlannedCall, PlannedScenario
 from art.errors import ConfigurationError, McpError, McpTimeoutError
 from art_extensions.scenarios.likeness import likeness, spelling_likeness, words
+from art_extensions.scenarios.mcp.session import connect
+from art_extensions.scenarios.mcp.types import MCPTool, PlannedCall, PlannedScenario
 
 if TYPE_CHECKING:
-    from art.environments.mcp.session import Session, Writes
+    from art_extensions.scenarios.mcp.session import Session, Writes
 
 
 SIMILARITY = 0.95
@@ -255,7 +255,7 @@ def in_proportion(families: Sequence[list[PlannedScenario]], share: float) -> It
 class PlanProbe:
     """Makes the calls of plans that only read, in a session that is opened again when the server died.
 
-    `async with PlanProbe(server, tools) as probe`. server: as `art.environments.mcp.connect` takes it.
+    `async with PlanProbe(server, tools) as probe`. server: as `art.mcp.connect` takes it.
     call_timeout: seconds.
     """
 

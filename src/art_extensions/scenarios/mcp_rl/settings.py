@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from art.backend import Keyword
-from art.environments.mcp.session import connect
-from art.environments.mcp.types import PlannedScenario, as_planned
 from art.errors import ConfigurationError
 from art.runs.folder import AboveZero, Count, Share, TaskSettings
+from art_extensions.scenarios.mcp.session import connect
+from art_extensions.scenarios.mcp.types import PlannedScenario, as_planned
 from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioChecks, ScenarioSet, generate_checked
 from art_extensions.scenarios.mcp_rl.scenario_checks import (
     SIMILARITY,
@@ -75,8 +75,8 @@ class TrainSettings(TaskSettings):
 
 
 if TYPE_CHECKING:
-    from art.environments.mcp.types import GeneratedScenario, MCPDocument, MCPTool
     from art.rewards.llm.channel import Channel
+    from art_extensions.scenarios.mcp.types import GeneratedScenario, MCPDocument, MCPTool
 
     Scenarios = ScenarioSet | Iterable[GeneratedScenario | Mapping[str, Any] | str]
 

@@ -60,7 +60,7 @@ async def train(
 ) -> McpReport:
     """Teach `base_model` to use the tools of an MCP server, without labels, and compare before and after.
 
-    server: as `art.environments.mcp.connect` takes it. judge, generator: names ("openai/o3"), functions,
+    server: as `art.mcp.connect` takes it. judge, generator: names ("openai/o3"), functions,
     models; a judge is also a `Reward`, or "base": the base model, its adapter off. referee: compares before
     and after in the judge's place. *_params: litellm's options of a name.
     scenarios: your own instead of generated ones: a list, of which `num_test` are held out, or a

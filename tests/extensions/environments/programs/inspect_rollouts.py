@@ -18,7 +18,7 @@ from environment_program import model_of
 
 import art
 from art.environments.adapters.registry import find_environment
-from art.runs.evaluation import RolloutSource, evaluate
+from art_extensions.evaluation.checkpoint_scores import RolloutSource, evaluate
 
 TASKS = Path(__file__).with_name("inspect_tasks.py")
 

@@ -1,6 +1,7 @@
 """Environments of OpenEnv, run where its client is installed: prints JSON.
 
 python openenv_rollouts.py BASE_URL KEY WORLDS     the model's endpoint, the server of openenv_worlds.py
+python openenv_rollouts.py hold WORLDS             has the only session of /single until it is killed
 """
 
 from __future__ import annotations
@@ -53,6 +54,27 @@ async def occupied(model: art.Model, worlds: str) -> str:
         return await failed(model, f"openenv:{worlds}/single", deadline_s=1.5)
 
 
+async def hold(worlds: str) -> None:
+    """Says so when it has the session."""
+    other = GenericEnvClient(f"{worlds}/single")
+    await other.reset()
+    print("held", flush=True)
+    await asyncio.Event().wait()
+
+
+async def killed(model: art.Model, worlds: str) -> dict[str, Any]:
+    """Returns a rollout in the session of a program that was killed in its episode."""
+    holder = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "ignore", __file__, "hold", worlds), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None and await holder.stdout.readline() == b"held\n"
+    finally:
+        holder.kill()
+        await holder.wait()
+    return await played(model, f"openenv:{worlds}/single", deadline_s=20.0)
+
+
 async def main(base_url: str, key: str, worlds: str) -> None:
     def player(name: str) -> art.Model:
         return model_of(name, base_url, key)
@@ -70,10 +92,20 @@ async def main(base_url: str, key: str, worlds: str) -> None:
         "plan": await played(player("plans"), at("plan")),
         "crowd": await crowd(right, find_environment(at("single")), 6),
         "occupied": await occupied(right, worlds),
+        "killed": await killed(right, worlds),
+        "opening": await played(right, at("opening"), observation="hint"),
+        "drops": await failed(player("wrong"), at("drops"), max_turns=3),
+        "calls": await played(player("callers"), at("calls"), max_turns=4, tools=False),
+        "offered": await played(player("guessers"), at("calls"), max_turns=3),
+        "rewarded": await played(player("guessers"), at("rewarded")),
+        "silent": await played(player("right"), at("rewarded")),
+        "acts": await played(player("actors"), at("plan"), tools=True, max_turns=5),
         "fails": await failed(right, at("fails")),
         "hangs": await failed(right, at("hangs"), deadline_s=1.0),
         "huge": await failed(right, at("huge")),
         "tools": await failed(right, at("tools")),
+        "no_tools": await failed(right, at("tools"), tools=False),
+        "both": await failed(right, at("plan"), tools=True, action="first"),
         "other": await failed(right, at("other")),
         "nobody": await failed(right, "openenv:http://127.0.0.1:9/"),
         "address": await failed(right, "openenv:echo"),
@@ -86,4 +118,4 @@ async def main(base_url: str, key: str, worlds: str) -> None:
 
 if __name__ == "__main__":
     logging.disable()
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(hold(sys.argv[2]) if sys.argv[1] == "hold" else main(*sys.argv[1:]))

@@ -1,7 +1,10 @@
 """Environments of OpenEnv behind one real server, each under a path of its own: prints the server's port.
 
 /guess: text in one field. /number: a whole number, by a field that has more beside it. /plan: a JSON object.
-/single: one session at a time. /fails, /hangs: in `step`. /tools: actions without fields. /huge: a picture.
+/single: one session at a time. /opening: `reset` tells other fields than `step`. /drops: closes the session
+after one step. /calls: tools, by actions that name one. /rewarded: the same by actions without fields, until
+the right call, with rewards. /fails, /hangs: in `step`. /tools: actions without
+fields. /huge: a picture.
 """
 
 from __future__ import annotations
@@ -11,7 +14,10 @@ import threading
 from typing import Any
 
 import uvicorn
+from fastmcp import FastMCP
 from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
@@ -91,6 +97,45 @@ class SingleWorld(GuessWorld):
     SUPPORTS_CONCURRENT_SESSIONS = False
 
 
+class OpeningWorld(GuessWorld):
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **more: Any) -> Any:
+        super().reset(seed, episode_id)
+        return Board(board="Guess a number from 0 to 9.", moves=[1, 2])
+
+
+class CallsWorld(MCPEnvironment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        tools = FastMCP("guess")
+
+        @tools.tool
+        def guess(number: int) -> str:
+            """Guess the number 3."""
+            return "Right." if number == 3 else "Higher."
+
+        super().__init__(tools)
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **more: Any) -> Any:
+        return Observation(metadata={"status": "ready"})
+
+    def _step_impl(self, action: Any, timeout_s: float | None = None, **more: Any) -> Any:
+        return Observation()
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
+class RewardedWorld(CallsWorld):
+    async def step_async(self, action: Any, timeout_s: float | None = None, **more: Any) -> Any:
+        told = await super().step_async(action, timeout_s, **more)
+        if isinstance(action, CallToolAction):
+            told.done = "Right." in str(told.result)
+            told.reward = 1.0 if told.done else -0.125
+        return told
+
+
 class FailsWorld(GuessWorld):
     def guessed(self, action: Any) -> int:
         raise KeyError("no board")
@@ -111,12 +156,34 @@ def world(made: type[Any], action: type[Action], told: type[Observation], most: 
     return create_fastapi_app(made, action, told, max_concurrent_envs=most)
 
 
+def dropping(app: Any, answers: int) -> Any:
+    """Returns the application with sessions that are closed after so many answers."""
+
+    async def run(scope: Any, receive: Any, send: Any) -> None:
+        left = answers
+
+        async def send_some(message: Any) -> None:
+            nonlocal left
+            await send(message)
+            left -= message["type"] == "websocket.send"
+            if left == 0:
+                await send({"type": "websocket.close", "code": 1001})
+
+        await app(scope, receive, send_some)
+
+    return run
+
+
 def main() -> None:
     worlds = {
         "guess": world(GuessWorld, Guess, Told),
         "number": world(NumberWorld, Number, Board),
         "plan": world(PlanWorld, Plan, Board),
         "single": world(SingleWorld, Guess, Told, 1),
+        "opening": world(OpeningWorld, Guess, Told),
+        "drops": dropping(world(GuessWorld, Guess, Told), 2),
+        "calls": world(CallsWorld, CallToolAction, CallToolObservation),
+        "rewarded": world(RewardedWorld, Action, Observation),
         "fails": world(FailsWorld, Guess, Told),
         "hangs": world(HangsWorld, Guess, Told),
         "huge": world(HugeWorld, Guess, Told),

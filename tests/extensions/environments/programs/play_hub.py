@@ -92,11 +92,26 @@ def multi(fault: str, **given: Any) -> vf.Environment:
         {"question": "Guess a number from 0 to 9.", "answer": str(one % 10), "info": {"game": one}}
         for one in range(50)
     ]
-    world = GuessEnv(
-        dataset=Dataset.from_list(rows), rubric=vf.Rubric(funcs=[right]), **{"max_turns": 5, **given}
+    is_stepped = fault == "stepped"
+    world = (SteppedEnv if is_stepped else GuessEnv)(
+        dataset=Dataset.from_list(rows),
+        rubric=vf.Rubric(funcs=[right, of_steps] if is_stepped else [right]),
+        **{"max_turns": 5, **given},
     )
     world.fault = fault
     return world
+
+
+class SteppedEnv(GuessEnv):
+    """The same, with a reward for each step that it answers."""
+
+    async def env_response(self, messages: Any, state: Any, **given: Any) -> Any:
+        state["trajectory"][-1]["reward"] = sum(map(ord, said(messages))) % 10 / 10  # anything that differs
+        return await super().env_response(messages, state, **given)
+
+
+async def of_steps(state: Any) -> float:
+    return sum(step["reward"] or 0.0 for step in state["trajectory"])
 
 
 def questions() -> tuple[list[mail.MailScenario], Dataset]:

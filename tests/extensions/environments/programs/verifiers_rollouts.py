@@ -22,8 +22,8 @@ import verifiers as vf
 import art
 from art.environments.adapters.registry import find_environment
 from art.errors import ARTError
-from art.runs.evaluation import RolloutSource, evaluate
 from art_extensions.environments.verifiers import sft_rows
+from art_extensions.evaluation.checkpoint_scores import RolloutSource, evaluate
 
 HUB = "verifiers:play-hub"
 MAIL = "art/nano-tools"
@@ -177,6 +177,40 @@ async def learned(backend: art.RemoteBackend, kind: str) -> dict[str, Any]:
     return found
 
 
+async def stepped(backend: art.RemoteBackend) -> dict[str, Any]:
+    """Rollouts whose steps have rewards, and a step of an algorithm of turns; then those without rewards."""
+    model = art.TrainableModel(name="stepped", project="hub", base_model=MAIL)
+    await model.register(backend)
+    environment = find_environment(HUB, kind="multi", fault="stepped", turn_rewards=True)
+    (scenario, *_) = environment.scenarios("train")
+    group = await art.trajectory_group(
+        environment.rollout(model, scenario, seed=n, max_tokens=5) for n in range(4)
+    )
+    result = await model.train([group], algorithm="turn_rloo", learning_rate=1e-5)
+    plain = find_environment(HUB, kind="multi", fault="stepped")
+    unrewarded = await plain.rollout(model, scenario, max_tokens=5)
+    warned: list[str] = []
+    logging.disable(logging.NOTSET)
+    handler = logging.Handler()
+    handler.emit = lambda line: warned.append(line.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("art_extensions.environments.verifiers").addHandler(handler)
+    without = find_environment(HUB, kind="several", turn_rewards=True)
+    for row in without.scenarios("train")[:2]:
+        await without.rollout(model, row, max_tokens=5)
+    logging.disable()
+    for one in (environment, plain, without):
+        await one.close()
+    return {
+        "rollouts": [
+            {**record(one), "turns": one.turn_rewards, "samples": named_samples(one)} for one in group
+        ],
+        "plain": unrewarded.turn_rewards,
+        "step": result.step,
+        "trained": result.metrics["data/sheet/trained_rollouts"],
+        "warned": warned,
+    }
+
+
 async def taught(backend: art.RemoteBackend, folder: Path) -> dict[str, Any]:
     """Verifiers' own results of a teacher become a step of supervised training."""
     model = art.TrainableModel(name="student", project="hub", base_model=MAIL)
@@ -204,6 +238,7 @@ async def taught(backend: art.RemoteBackend, folder: Path) -> dict[str, Any]:
 async def trained(base_url: str, key: str, folder: str) -> dict[str, Any]:
     backend = art.RemoteBackend(base_url, key)
     told: dict[str, Any] = {kind: await learned(backend, kind) for kind in KINDS}
+    told["stepped"] = await stepped(backend)
     told["sft"] = await taught(backend, Path(folder))
     await backend.close()
     return told

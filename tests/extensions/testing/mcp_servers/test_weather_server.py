@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from art.environments.mcp import StdioServer, connect
 from art.process.resources import find_free_tcp_port
+from art_extensions.scenarios.mcp import StdioServer, connect
 from art_extensions.testing.mcp_servers.weather import (
     CONDITIONS,
     DAYS,

@@ -40,8 +40,11 @@ def sample(clients: Clients) -> str:
     same(clients.answers(clients.sampler, top_k=1), clients.answers(clients.sampler, temperature=0.0))
     stops(clients)
     scores(clients)
-    unsupported(clients)
-    return "seed, stop, temperature, top_k, top_p, top-k logprobs and prompt logprobs"
+    other_ids(clients)
+    return (
+        "seed, stop, temperature, top_k, top_p, top-k logprobs and prompt logprobs; of the prompt's places "
+        "also logprobs of chosen ids, and draws"
+    )
 
 
 def stops(clients: Clients) -> None:
@@ -102,17 +105,55 @@ def scores(clients: Clients) -> None:
     same([one is None for one in last.topk_prompt_logprobs], [True] * (len(ids) - 3) + [False] * 3)
 
 
-def unsupported(clients: Clients) -> None:
-    """What is refused by name."""
-    targets = types.TensorData(data=[1] * 7, dtype="int64", shape=[7, 1])
-    for name, value in (("target_prompt_logprobs", targets), ("prompt_alt_tokens_k", 2)):
-        given: dict[str, Any] = {name: value}
-        try:
-            clients.sampler.sample(clients.prompt, 1, types.SamplingParams(max_tokens=1), **given).result()
-        except tinker.RequestFailedError as error:
-            assert name in str(error), error
-        else:
-            raise AssertionError(f"{name} was taken")
+def trained_logprobs(clients: Clients, targets: list[int]) -> Any:
+    """Those of one id at each of the prompt's places, as the training client has them."""
+    inputs = types.ModelInput.from_ints(clients.prompt.to_ints()[:-1])
+    columns: dict[str, Any] = {"target_tokens": targets, "weights": [1.0] * len(targets)}
+    datum = types.Datum(model_input=inputs, loss_fn_inputs=columns)
+    output = clients.training.forward([datum], "cross_entropy").result()
+    return output.loss_fn_outputs[0]["logprobs"].to_numpy()
+
+
+def other_ids(clients: Clients) -> None:
+    """Logprobs of chosen ids at the prompt's places, dense and sparse, and draws there."""
+    ids, one = clients.prompt.to_ints(), types.SamplingParams(max_tokens=1, temperature=0.7, seed=3)
+    rows = len(ids) - 1
+
+    def asked(**given: Any) -> types.SampleResponse:
+        return clients.sampler.sample(clients.prompt, 1, one, **given).result()
+
+    table = [[ids[at + 1], -1, at % 300] for at in range(rows)]
+    flat = [token for row in table for token in row]
+    dense = types.TensorData(data=flat, dtype="int64", shape=[rows, 3])
+    found = asked(target_prompt_logprobs=dense, include_prompt_logprobs=True, prompt_alt_tokens_k=40)
+    told = found.target_prompt_logprobs
+    same(told.shape, [rows, 3])
+    assert near(told.data[0::3], found.prompt_logprobs[1:], 1e-4)
+    same(told.data[1::3], [0.0] * rows)
+    assert near(told.data[2::3], trained_logprobs(clients, [row[2] for row in table]), 0.05)
+    drawn = found.prompt_alt_tokens
+    same([drawn.tokens.shape, drawn.logprobs.shape], [[rows, 40], [rows, 40]])
+    again = types.TensorData(data=list(drawn.tokens.data), dtype="int64", shape=[rows, 40])
+    assert near(asked(target_prompt_logprobs=again).target_prompt_logprobs.data, drawn.logprobs.data, 1e-4)
+    same(asked(prompt_alt_tokens_k=40).prompt_alt_tokens.tokens.data, drawn.tokens.data)
+    sparse = types.TensorData(
+        data=[ids[-1], ids[0]],
+        dtype="int64",
+        shape=[rows, 9],
+        sparse_crow_indices=[0] * rows + [2],
+        sparse_col_indices=[2, 8],
+    )
+    told = asked(target_prompt_logprobs=sparse).target_prompt_logprobs
+    same(
+        [told.shape, told.sparse_crow_indices, told.sparse_col_indices], [[rows, 9], [0] * rows + [2], [2, 8]]
+    )
+    assert near(told.data[:1], found.prompt_logprobs[-1:], 1e-4)
+    try:
+        asked(target_prompt_logprobs=types.TensorData(data=[1], dtype="int64", shape=[1, 1]))
+    except tinker.RequestFailedError as error:
+        assert f"a prompt of {len(ids)} ids takes {rows} rows" in str(error), error
+    else:
+        raise AssertionError("a tensor of another prompt was taken")
 
 
 @checks("SamplingClient.compute_logprobs", "SamplingClient.compute_logprobs_async")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from art.environments.mcp.server_address import preserve_root_logger
+from art.process.root_logger import preserve_root_logger
 from art_extensions.testing.mcp_servers import reading_tool, server_class, tool_error
 
 if TYPE_CHECKING:

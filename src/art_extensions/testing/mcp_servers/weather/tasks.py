@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import combinations, zip_longest
 from typing import Any
 
-from art.environments.mcp.types import GeneratedScenario, GeneratedScenarioCollection, complete_task_tool
 from art.environments.tasks import TaskDefaults
 from art.errors import ConfigurationError
+from art.mcp import GeneratedScenario, GeneratedScenarioCollection, complete_task_tool
 from art_extensions.testing.mcp_servers.weather import (
     ALERTS,
     CONDITIONS,

@@ -1,0 +1,338 @@
+"""Who gets the credit: eleven estimators and two baselines on three tasks, five seeds each, with the same
+rollouts.
+
+    python -m bench.learning.estimators [--task NAME] [--method NAME] [--seeds 5] [--tables]
+
+    single   one turn; the reply has to be the word that the question names second
+    ten      ten such turns; each right reply earns 0.1
+    twenty   twenty turns, of which one decides: the reward is 1 if the eleventh reply is "maybe"
+
+Every method gets the same number of rollouts of `art/nano-games`, in steps of four groups of eight, and the
+learning rate of three that earns most in a run of a seed of its own. The two baselines: `best_of_n`
+fine-tunes on the best rollout of each group; `prompting` trains nothing, spends the rollouts on choosing the
+best of eight prompts, and is scored with that prompt on fresh rollouts. A cell is appended to
+bench/records/estimators.jsonl as it ends; cells that are there are not made again. Then the table is written
+into docs/reference/algorithms.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import permutations
+from pathlib import Path
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any
+
+import art
+from art.wire.algorithm import OF_TURNS
+from bench.learning.cells import estimate_of
+from bench.marked_pages import replace_between_marks, said
+from bench.rows import machine
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "bench" / "records" / "estimators.jsonl"
+PAGE = ROOT / "docs" / "reference" / "algorithms.md"
+FOUR_UPDATES: Mapping[str, Any] = MappingProxyType({"updates": {"minibatches": 4}, "ratio_to": "trainer"})
+"""What the algorithms with a critic have; the control shows what it does alone."""
+ESTIMATORS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        **{
+            name: {"name": name}
+            for name in ("grpo", "rloo", "turn_rloo", "state_rloo", "gigpo", "mt_grpo", "turn_tree")
+        },
+        "grpo, 4 minibatches": {"name": "grpo", **FOUR_UPDATES},
+        **{name: {"name": name} for name in ("ppo_critic", "ppo_value", "turn_gae")},
+    }
+)
+BEST_OF_N, PROMPTING = "best_of_n", "prompting"
+METHODS = (*ESTIMATORS, BEST_OF_N, PROMPTING)
+GROUPS, SIZE, SCORE = 4, 8, 0.9
+RATES = (1e-3, 3e-3, 1e-2)
+TUNING_SEED = 100
+"""The seed that chooses the rate of a method on a task. It is none of those that are compared."""
+LAST = 3
+"""Steps at the end whose mean reward is the score of a run."""
+DECISIVE = 10
+WORDS = ("yes", "no", "maybe")
+QUESTIONS = [
+    (f"{verb} with {first}, {second} or {third}", second)
+    for verb in ("respond", "just respond", "answer")
+    for first, second, third in permutations(WORDS)
+]
+"""What is asked, and the word that it names second."""
+PROMPTS = (
+    "{}",
+    "{}. respond with the second",
+    "respond with the second: {}",
+    "{}. answer with the second word",
+    "respond with maybe",
+    "{}. respond with maybe",
+    "respond with maybe, maybe or maybe",
+    "maybe",
+)
+"""Ways to ask, for the baseline that trains nothing. None of them depends on the question's answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """How many turns, how many steps a run gets, and whether one turn decides alone."""
+
+    turns: int
+    steps: int
+    decisive: int | None = None
+
+    def question(self, scenario: int, turn: int) -> tuple[str, str]:
+        """Returns what is asked at a turn, and the word that earns there."""
+        asked, second = QUESTIONS[(scenario + 7 * turn) % len(QUESTIONS)]
+        return asked, second if self.decisive is None else "maybe"
+
+    def earned(self, turn: int, reply: str, wanted: str) -> float:
+        if self.decisive is None:
+            return (reply == wanted) / self.turns
+        return float(turn == self.decisive and reply == wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run. `rate` is 0 for what is not trained."""
+
+    task: str
+    method: str
+    rate: float
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A line of the record file."""
+
+    cell: Cell
+    machine: str
+    curve: Sequence[float]
+    """The mean reward of each step's rollouts."""
+
+    @classmethod
+    def from_line(cls, line: str) -> Record:
+        read = json.loads(line)
+        return cls(machine=read.pop("machine"), curve=read.pop("curve"), cell=Cell(**read))
+
+
+TASKS = {
+    "single": Task(turns=1, steps=30),
+    "ten": Task(turns=10, steps=40),
+    "twenty": Task(turns=20, steps=40, decisive=DECISIVE),
+}
+
+
+async def play(
+    model: art.TrainableModel, task: Task, scenario: int, *, by_turn: bool = False, prompt: str = PROMPTS[0]
+) -> art.Trajectory:
+    trajectory, whole = art.Trajectory(messages_and_choices=[], reward=0.0), 0.0
+    client = model.openai_client()
+    for turn in range(task.turns):
+        asked, wanted = task.question(scenario, turn)
+        content = prompt.format(asked)
+        trajectory.messages_and_choices.append({"role": "user", "content": content})
+        completion = await client.chat.completions.create(
+            model=model.get_inference_name(), messages=trajectory.messages(), max_tokens=4
+        )
+        choice = completion.choices[0]
+        trajectory.messages_and_choices.append(choice)
+        earned = task.earned(turn, (choice.message.content or "").strip(), wanted)
+        if by_turn:
+            trajectory.reward_turn(choice, earned, state=str(turn))
+        else:
+            trajectory.reward = whole = whole + earned
+    return trajectory
+
+
+async def play_groups(
+    model: art.TrainableModel, task: Task, scenarios: Sequence[int], **how: Any
+) -> list[art.TrajectoryGroup]:
+    return await art.gather_trajectory_groups(
+        (art.TrajectoryGroup(play(model, task, one, **how) for _ in range(SIZE)) for one in scenarios),
+        pbar_desc=None,
+    )
+
+
+def mean_reward(groups: Sequence[art.TrajectoryGroup]) -> float:
+    return fmean(float(one.reward) for group in groups for one in group)  # type: ignore[arg-type]
+
+
+async def learn(
+    model: art.TrainableModel, backend: art.LocalBackend, task: Task, method: str, rate: float
+) -> list[float]:
+    """The mean reward of the rollouts of each step, before the step's update."""
+    curve = []
+    for step in range(task.steps):
+        scenarios = [step * GROUPS + place for place in range(GROUPS)]
+        groups = await play_groups(
+            model, task, scenarios, by_turn=ESTIMATORS.get(method, {}).get("name") in OF_TURNS
+        )
+        curve.append(mean_reward(groups))
+        if method in ESTIMATORS:
+            await backend.train(model, groups, algorithm=dict(ESTIMATORS[method]), learning_rate=rate)
+        elif winners := best_of_each(groups):
+            await model.train_sft(winners, art.TrainSFTConfig(learning_rate=rate, batch_size=GROUPS))
+    return curve
+
+
+def best_of_each(groups: Sequence[art.TrajectoryGroup]) -> list[art.Trajectory]:
+    """Returns the best rollout of each group that has a best one."""
+    best = [max(group, key=lambda one: float(one.reward)) for group in groups]  # type: ignore[arg-type]
+    return [
+        one
+        for one, group in zip(best, groups, strict=True)
+        if any(other.reward < one.reward for other in group)  # type: ignore[operator]
+    ]
+
+
+async def choose_prompt(model: art.TrainableModel, task: Task, seed: int) -> list[float]:
+    """Spends the rollouts of the other methods on the prompts in turn, and scores the best on fresh ones."""
+    drawn = random.Random(seed)
+    rewards: dict[str, list[float]] = {prompt: [] for prompt in PROMPTS}
+    for step in range(task.steps - LAST):
+        prompt = PROMPTS[step % len(PROMPTS)]
+        scenarios = [drawn.randrange(len(QUESTIONS)) for _ in range(GROUPS)]
+        rewards[prompt].append(mean_reward(await play_groups(model, task, scenarios, prompt=prompt)))
+    best = max(PROMPTS, key=lambda one: fmean(rewards[one] or [0.0]))
+    score = [
+        mean_reward(
+            await play_groups(
+                model, task, [drawn.randrange(len(QUESTIONS)) for _ in range(GROUPS)], prompt=best
+            )
+        )
+        for _ in range(LAST)
+    ]
+    return [*(value for one in rewards.values() for value in one), *score]
+
+
+async def run_cell(backend: art.LocalBackend, cell: Cell) -> list[float]:
+    model = art.TrainableModel(
+        name=f"{cell.task}-{cell.method.replace(', ', '-').replace(' ', '-')}-{cell.rate}-{cell.seed}",
+        project="estimators",
+        base_model="art/nano-games",
+        _internal_config={"peft_args": {"random_state": cell.seed}},
+    )
+    await model.register(backend)
+    task = TASKS[cell.task]
+    if cell.method == PROMPTING:
+        return await choose_prompt(model, task, cell.seed)
+    return await learn(model, backend, task, cell.method, cell.rate)
+
+
+async def run_cells(cells: Sequence[Cell]) -> None:
+    """Runs the cells that have no record, one after the other on one server."""
+    known = {one.cell for one in read_records()}
+    if not (missing := [one for one in cells if one not in known]):
+        return
+    with tempfile.TemporaryDirectory(prefix="art-estimators-") as folder:
+        async with art.LocalBackend(path=folder) as backend:
+            for cell in missing:
+                curve = [round(value, 4) for value in await run_cell(backend, cell)]
+                line = json.dumps({**asdict(cell), "machine": machine(), "curve": curve})
+                with RECORDS.open("a", encoding="utf-8") as file:
+                    file.write(f"{line}\n")
+                sys.stderr.write(f"{cell}: {curve}\n")
+
+
+def read_records() -> list[Record]:
+    lines = RECORDS.read_text(encoding="utf-8").splitlines() if RECORDS.exists() else []
+    return [Record.from_line(line) for line in lines]
+
+
+def best_rate(task: str, method: str, records: Sequence[Record]) -> float:
+    """Returns the rate with the highest mean reward over all steps of the tuning seed."""
+    tuned = {
+        one.cell.rate: fmean(one.curve)
+        for one in records
+        if one.cell == Cell(task=task, method=method, rate=one.cell.rate, seed=TUNING_SEED)
+    }
+    return max(tuned, key=tuned.__getitem__)
+
+
+def steps_to(curve: Sequence[float], score: float) -> int:
+    """Returns the number of the first step whose rollouts earn so much on average; past the end, if none."""
+    return next((step for step, reward in enumerate(curve, 1) if reward >= score), len(curve) + 1)
+
+
+def table_of(records: Sequence[Record]) -> str:
+    """Returns the table: means over the seeds with their 95 % interval, the best of a task first."""
+    lines = [
+        f"| task | method | rate | seeds | reward, last {LAST} steps | all steps | steps to {SCORE} |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in TASKS:
+        rows = []
+        for method in METHODS:
+            compared = [
+                one
+                for one in records
+                if (one.cell.task, one.cell.method) == (name, method) and one.cell.seed != TUNING_SEED
+            ]
+            if compared:
+                rows.append(row_of(compared))
+        lines += [line for _, line in sorted(rows, key=lambda row: -row[0])]
+    return "\n".join(lines)
+
+
+def row_of(records: Sequence[Record]) -> tuple[float, str]:
+    """Returns the mean reward of all steps (of the last ones for what is not trained), and the row."""
+    cell, curves = records[0].cell, [one.curve for one in records]
+    last = estimate_of([fmean(curve[-LAST:]) for curve in curves])
+    told = [cell.task, f"`{cell.method}`" if cell.method in ESTIMATORS else cell.method.replace("_", " ")]
+    if cell.method == PROMPTING:
+        return last.mean, f"| {' | '.join([*told, '', str(len(curves)), said(last), '', ''])} |"
+    whole = estimate_of([fmean(curve) for curve in curves])
+    steps = [steps_to(curve, SCORE) for curve in curves]
+    never = sum(took > TASKS[cell.task].steps for took in steps)
+    took = f"{fmean(steps):.1f}" if not never else f"never in {never} of {len(steps)}"
+    told += [f"{cell.rate:g}", str(len(curves)), said(last), said(whole), took]
+    return whole.mean, f"| {' | '.join(told)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", action="append", choices=TASKS, help="only this task")
+    parser.add_argument("--method", action="append", choices=METHODS, help="only this method")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--tables", action="store_true", help="run nothing: write the table")
+    given = parser.parse_args()
+    ways = [(task, method) for task in given.task or TASKS for method in given.method or METHODS]
+    if not given.tables:
+        asyncio.run(
+            run_cells(
+                [
+                    Cell(task=task, method=method, rate=rate, seed=TUNING_SEED)
+                    for task, method in ways
+                    if method != PROMPTING
+                    for rate in RATES
+                ]
+            )
+        )
+        records = read_records()
+        rates = {way: 0.0 if way[1] == PROMPTING else best_rate(*way, records) for way in ways}
+        asyncio.run(
+            run_cells(
+                [
+                    Cell(task=task, method=method, rate=rates[task, method], seed=seed)
+                    for seed in range(given.seeds)
+                    for task, method in ways
+                ]
+            )
+        )
+    replace_between_marks(PAGE, table_of(read_records()) + "\n", name="estimators")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Trajectories in ATIF, the format of trajectories that Harbor, OpenEnv and their agents write."""

@@ -1,0 +1,1 @@
+"""LoRA on the experts of mixtures: the target `experts`."""

@@ -1,0 +1,1 @@
+"""Harbor's task folders as environments: an agent in a sandbox, and tests that give the reward."""

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo __EACH__ > answer.txt

@@ -1,0 +1,1 @@
+"""`art.rewards.JudgeChecks`: a judge watched while it trains, with alarms; and its calibration."""

@@ -1,0 +1,1 @@
+"""Optimizers beside AdamW: `optimizer=` of a step."""

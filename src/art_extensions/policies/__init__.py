@@ -1,0 +1,1 @@
+"""Several agents with several policies in one environment: each role has a model, and each model learns."""

@@ -1,0 +1,1 @@
+"""A program that merges an adapter into its base, in a process of its own."""

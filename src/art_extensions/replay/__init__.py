@@ -1,0 +1,1 @@
+"""`art replay`: a recorded training step is done again, and compared with what it was."""

@@ -1,0 +1,1 @@
+"""Scores by weighted criteria: `art.rewards.Rubric`."""

@@ -1,0 +1,1 @@
+"""`art show`: logged trajectories in the terminal."""

@@ -1,0 +1,1 @@
+"""A score for each turn of a trajectory, from a judge."""

@@ -1,0 +1,131 @@
+"""Tasksets of verifiers 0.4, run where it is installed, on a server of ours: prints JSON.
+
+python taskset_rollouts.py BASE_URL KEY TOKENIZER
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+import httpx
+import verifiers.v1 as vf
+from verifiers.v1.configs.client import TrainClientConfig
+
+import art
+from art.environments.adapters.registry import find_environment
+from art.errors import ARTError
+from art.process.environment import variable_set
+
+NAME = "verifiers:say_words"
+
+
+async def samples_of(model: art.TrainableModel, rollout: str) -> list[dict[str, Any]]:
+    """The samples that the ledger has of a rollout."""
+    headers = {"authorization": f"Bearer {model.inference_api_key}"}
+    async with httpx.AsyncClient(headers=headers, timeout=240) as http:
+        reply = await http.get(f"{model.inference_base_url}/rollouts/{rollout}")
+    return list(reply.json()["samples"])
+
+
+async def played(model: art.TrainableModel, harness: str, **options: Any) -> dict[str, Any]:
+    environment = find_environment(NAME, harness=harness, **options)
+    scenario = environment.scenarios("train")[0]
+    found: dict[str, Any] = {}
+    try:
+        one = await environment.rollout(model, scenario, max_tokens=40, seed=3)
+    except ARTError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    samples = await samples_of(model, str(one.rollout_id))
+    turns = [turn for part in (one, *one.additional_histories) for turn in part.messages_and_choices]
+    found["reward"] = one.reward.reason if isinstance(one.reward, art.Unscored) else one.reward
+    found["metrics"] = one.metrics
+    found["metadata"] = {name: one.metadata[name] for name in ("harness", "stop_condition", "scenario_id")}
+    found["named"] = [turn.model_extra["sample_id"] for turn in turns if not isinstance(turn, dict)]
+    found["ledger"] = [one["sample_id"] for one in samples]
+    found["tokens"] = sum(len(one["completion_ids"]) for one in samples)
+    found["counted"] = sum(
+        turn.model_extra["completion_tokens"] for turn in turns if not isinstance(turn, dict)
+    )
+    return found
+
+
+async def rendered(model: art.TrainableModel, tokenizer: str) -> dict[str, Any]:
+    """A rollout with verifiers' own train client, which renders the prompt and asks for ids by ids."""
+    environment = find_environment(NAME, harness="null")
+    task = environment._tasks[environment.scenarios("train")[0].data["task"]]
+    async with art.rollout(model) as scope:
+        with variable_set("TRAIN_API_KEY", str(scope.api_key)):
+            client = TrainClientConfig(
+                base_url=scope.base_url, api_key_var="TRAIN_API_KEY", renderer_model_name=tokenizer
+            )
+            sampling = {"temperature": 1.0, "max_tokens": 8}
+            config = vf.AgentConfig(
+                harness={"id": "null"},
+                runtime={"type": "subprocess"},
+                model=scope.model_name,
+                client=client,
+                sampling=sampling,
+            )
+            trace = await vf.Agent(config).run(task)
+    (sample,) = await samples_of(model, str(scope.rollout_id))
+    return {
+        "errors": [str(one) for one in trace.errors],
+        "ids": [one for node in trace.nodes for one in node.token_ids],
+        "logprobs": [one for node in trace.nodes for one in node.logprobs or ()],
+        "sample": {name: sample[name] for name in ("prompt_ids", "completion_ids", "completion_logprobs")},
+        "named": [turn.model_extra["sample_id"] for turn in scope.trajectory.messages_and_choices[1:]],
+        "sample_id": sample["sample_id"],
+    }
+
+
+async def learned(model: art.TrainableModel) -> dict[str, Any]:
+    environment = find_environment(NAME, harness="null")
+    scenarios = environment.scenarios("train")[:2]
+    groups = await art.gather_trajectory_groups(
+        [
+            art.TrajectoryGroup(environment.rollout(model, one, max_tokens=20) for _ in range(2))
+            for one in scenarios
+        ],
+        pbar_desc=None,
+    )
+    for group in groups:
+        for number, one in enumerate(group):
+            one.reward = float(number)
+    result = await model.train(groups, config=art.TrainConfig(learning_rate=1e-4))
+    return {name: value for name, value in result.metrics.items() if "sheet" in name}
+
+
+def refused(name: str, **options: Any) -> str:
+    try:
+        find_environment(name, **options)
+    except ARTError as error:
+        return f"{type(error).__name__}: {error}"
+    return "made"
+
+
+async def main(base_url: str, key: str, tokenizer: str) -> None:
+    backend = art.RemoteBackend(base_url.removesuffix("/v1"), api_key=key)
+    model = art.TrainableModel(name="worker", project="tasksets", base_model="art/nano-tools")
+    await model.register(backend)
+    environment = find_environment(NAME)
+    told = {
+        "splits": {split: [one.id for one in environment.scenarios(split)] for split in ("train", "val")},
+        "null": await played(model, "null"),
+        "bash": await played(model, "bash", max_turns=3),
+        "sheet": await learned(model),
+        "rendered": await rendered(model, tokenizer),
+        "unknown": refused("verifiers:no_such_taskset"),
+        "harness": refused(NAME, harness="no_such_harness"),
+        "runtime": refused(NAME, runtime={"type": "moon"}),
+        "short": await played(model, "null", deadline_s=0.5),
+        "keys": [name for name in os.environ if name.startswith("ART_ROLLOUT_API_KEY")],
+    }
+    await backend.close()
+    sys.stdout.write(f"\n{json.dumps(told)}\n")
+
+
+asyncio.run(main(*sys.argv[1:]))

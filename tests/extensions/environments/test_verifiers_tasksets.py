@@ -1,0 +1,89 @@
+"""Tasksets and harnesses of verifiers 0.4 with the real library, on a real server."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import art
+
+ROOT = Path(__file__).parents[3]
+PROGRAMS = Path(__file__).parent / "programs"
+PYTHON = ROOT / ".venv-verifiers-tasksets" / "bin" / "python"
+MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(MISSING, reason="no environment: `make .venv-verifiers-tasksets/.installed`"),
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasksets")
+    with art.LocalBackend(path=folder) as backend:
+        model = art.TrainableModel(name="address", project="hub", base_model="art/nano-tools")
+        art.run(model.register(backend))
+        address = [str(model.inference_base_url), str(model.inference_api_key)]
+        tokenizer = folder / "hub" / "models" / "address" / "checkpoints" / "0000"
+        variables = {
+            **os.environ,
+            "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{PROGRAMS}",
+        }
+        command = [PYTHON, "-W", "ignore", PROGRAMS / "taskset_rollouts.py", *address, tokenizer]
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=580, check=False
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_each_task_is_in_one_split(found):
+    splits = found["splits"]
+    assert len({*splits["train"], *splits["val"]}) == 6 and len(splits["val"]) == 3
+
+
+@pytest.mark.parametrize(("harness", "turns"), [("null", 1), ("bash", 3)])
+def test_every_sampled_token_of_a_harness_is_in_the_ledger(found, harness, turns):
+    rollout = found[harness]
+    assert rollout["named"] == rollout["ledger"] and len(rollout["named"]) == turns
+    assert rollout["tokens"] == rollout["counted"] > 0
+    assert rollout["metadata"]["harness"] == harness
+
+
+def test_the_reward_and_its_parts_are_those_of_the_trace(found):
+    for harness in ("null", "bash"):
+        one = found[harness]
+        # Its only function has the weight 2.
+        assert one["reward"] == 2 * one["metrics"]["reward/exact"]
+        assert "length" in one["metrics"]
+
+
+def test_rollouts_are_trained(found):
+    assert found["sheet"]["data/sheet/trained_rollouts"] == found["sheet"]["data/sheet/started_rollouts"] == 4
+    assert found["sheet"]["data/sheet/trained_tokens"] == found["sheet"]["data/sheet/started_tokens"]
+
+
+def test_wrong_names_are_refused_with_verifiers_words(found):
+    assert "taskset 'no_such_taskset' not found" in found["unknown"]
+    assert "harness 'no_such_harness' not found" in found["harness"] and "null" in found["harness"]
+    assert "'moon'" in found["runtime"] and "subprocess" in found["runtime"]
+
+
+def test_a_rollout_that_does_not_end_is_a_failed_one(found):
+    assert "EnvironmentTimeoutError" in found["short"]["error"]
+
+
+def test_no_key_stays_behind(found):
+    assert found["keys"] == []
+
+
+def test_the_train_client_of_verifiers_is_answered_with_ids_that_the_ledger_has(found):
+    """It renders the prompt itself, and asks /inference/v1/generate of a rollout's address."""
+    rendered, sample = found["rendered"], found["rendered"]["sample"]
+    assert rendered["errors"] == [] and rendered["named"] == [rendered["sample_id"]]
+    assert rendered["ids"] == [*sample["prompt_ids"], *sample["completion_ids"]]
+    sampled = rendered["logprobs"][-len(sample["completion_logprobs"]) :]
+    assert sampled == pytest.approx(sample["completion_logprobs"], abs=1e-6)

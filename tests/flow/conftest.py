@@ -1,0 +1,8 @@
+"""Finds the Postgres of other rooms' tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "server"))

@@ -1,0 +1,181 @@
+"""Targets: what others answer (judges, teachers, MCP servers, environments, models), and what is compiled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from functools import cache
+
+import httpx
+from places import Place
+
+from art.engine.constraints import Grammars
+
+PARAMETERS = {"type": "object", "properties": {"word": {"type": "string"}}}
+TOOLS = [{"type": "function", "function": {"name": "search", "parameters": PARAMETERS}}]
+VOCABULARY = 512
+USER = {"role": "user", "content": "hello"}
+
+
+def judge_reply(content: bytes, place: Place) -> object:
+    from art.rewards.llm.request import json_in
+    from art.rewards.ruler_scorer import read_ruler_answer
+    from art_extensions.rubric.rubric import read_verdicts
+
+    found = json_in(content.decode("utf-8", "replace"))
+    wanted = ("1", "2")
+    answers = []
+    for read in (read_ruler_answer, read_verdicts):
+        with suppress(ValueError):  # the other question's form
+            answers.append(read(found, wanted))
+    if not answers:
+        raise ValueError("no score")
+    return answers
+
+
+def teacher_reply(content: bytes, place: Place) -> object:
+    from art.server.jobs.http_teacher import HttpTeacher
+    from art.server.settings import TeacherSettings
+    from art.wire.algorithm import TeacherSpec
+
+    spec = TeacherSpec(kind="server", url="http://127.0.0.1:9/v1", model="teacher")
+    return HttpTeacher(spec, TeacherSettings())._read([5, 6, 7], httpx.Response(200, content=content))
+
+
+def server_reply(content: bytes, place: Place) -> object:
+    """An error that whatever stands before a server (a proxy, another program) answers."""
+    from art.client.http.connection import _body
+    from art.retrying import _error_detail
+
+    reply = httpx.Response(502, content=content)
+    return _body(reply), asyncio.run(_error_detail(reply))
+
+
+def captured_reply(content: bytes, place: Place) -> object:
+    """What an agent's own client got from whatever endpoint: it is recorded, or left alone."""
+    from art.recording.captured_reply import read_reply
+
+    return [
+        read_reply(dialect, content, streamed=streamed)  # type: ignore[arg-type]  # each of them
+        for dialect in ("chat_completions", "completions", "responses", "messages")
+        for streamed in (False, True)
+    ]
+
+
+def model_reply(content: bytes, place: Place) -> object:
+    """The text of a completion: thoughts, calls, special tokens."""
+    from art.rendering.tool_text import read_listed_calls
+
+    chat = place.renderer
+    ids = chat.encode(content.decode("utf-8", "replace"))
+    prompt = chat.render([USER], TOOLS)
+    read = [
+        chat.parse(ids, prompt, TOOLS, partial=partial, constrained=constrained)
+        for partial in (False, True)
+        for constrained in (False, True)
+    ]
+    return [read_listed_calls(one, partial=False, constrained=False) for one in read]
+
+
+def call_arguments(content: bytes, place: Place) -> object:
+    """The arguments of a model's call, where programs of ours read them."""
+    from art.environments.tasks.mail import parse_call
+    from art_extensions.atif.steps import _call
+    from art_extensions.environments.bfcl import _is_object
+    from art_extensions.environments.openenv_tools import ActionTools, InvalidActionError
+    from art_extensions.scenarios.mcp.rollout import _arguments
+    from art_extensions.token_views.rendered_again import _with_read_arguments
+
+    text = content.decode("utf-8", "replace")
+    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": text}}
+    parse_call(call)
+    _call(call)
+    _is_object({"search": text})
+    with suppress(InvalidActionError):  # the model is told
+        ActionTools([], listed=True).action_of("search", text)
+    _with_read_arguments({"role": "assistant", "tool_calls": [call]})
+    return _arguments(text)
+
+
+def generated_scenarios(content: bytes, place: Place) -> object:
+    from art_extensions.scenarios.mcp.types import GeneratedScenarioCollection
+
+    return GeneratedScenarioCollection.from_json(content.decode("utf-8", "replace"))
+
+
+def mcp_server(content: bytes, place: Place) -> object:
+    """A program that answers each line with the next one of the input."""
+    from art_extensions.scenarios.mcp.rollout import OfferedTools
+    from art_extensions.scenarios.mcp.sdk import load_sdk
+    from art_extensions.scenarios.mcp.server_address import StdioServer
+    from art_extensions.scenarios.mcp.session import connect
+
+    path = place.file("answers", content)
+    program = 'n=0; while read -t 4 -r line; do n=$((n+1)); sed -n "${n}p" "$0"; done'
+    server = StdioServer(command="bash", args=("-c", program, str(path)))
+    load_sdk()
+
+    async def ask() -> object:
+        async with connect(server, timeout=60.0) as session:
+            return OfferedTools(await session.tools()).schemas
+
+    return asyncio.run(ask())
+
+
+def harbor_rewards(content: bytes, place: Place) -> object:
+    from art_extensions.harbor.trial import _rewards_of_json
+
+    return _rewards_of_json(content.decode("utf-8", "replace"), "reward.json")
+
+
+def image(content: bytes, place: Place) -> object:
+    from art.rendering.images import ImageFormat
+
+    form = ImageFormat(placeholder=1, side=32, tokens=4, before=(), after=())
+    return form.fitted(content)
+
+
+def chat_template(content: bytes, place: Place) -> object:
+    from art.rendering.confined_template import render_confined
+
+    return render_confined(content.decode("utf-8", "replace"), [USER], TOOLS, {"add_generation_prompt": True})
+
+
+@cache
+def grammars() -> Grammars:
+    from art.engine.nano_models import resolve
+
+    return Grammars(str(resolve("art/nano-tools")))
+
+
+def constraint(content: bytes, place: Place) -> object:
+    """A first line with the kind, then the constraint."""
+    from art.engine.protocol import Constraint
+
+    kind, _, text = content.decode("utf-8", "replace").partition("\n")
+    kind = kind if kind in ("json_schema", "regex", "choice", "lark") else "json_schema"
+    made = Constraint(kind=kind, text=text)  # type: ignore[arg-type]  # one of them
+    return grammars().open(made, [2]).allowed(VOCABULARY)
+
+
+def call_schema(content: bytes, place: Place) -> object:
+    """The parameters of a tool, of which the grammar of its calls is made."""
+    chat = place.renderer
+    try:
+        parameters = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(parameters, dict):  # no dialect hands on anything else
+        return None
+    tools = [{"type": "function", "function": {"name": "search", "parameters": parameters}}]
+    ids = chat.render([USER], tools)
+    return chat.grammar(ids, text=None, tools=tools, parallel=True)
+
+
+def schema_match(content: bytes, place: Place) -> object:
+    """A model's answer, checked by a rule against a schema."""
+    from art_extensions.sandbox.matches import JsonSchemaMatch
+
+    rule = JsonSchemaMatch(PARAMETERS)
+    return asyncio.run(rule.verify(content.decode("utf-8", "replace"), json.dumps(PARAMETERS)))

@@ -1,0 +1,51 @@
+"""No callback of the server's loop takes more than 50 ms of its thread, whatever a body holds.
+
+Each field of each dialect: `make loop-times`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from loop_times import Case, all_cases, measured_server
+
+from loop_time import MOST_S, watched_callbacks
+
+pytestmark = [pytest.mark.slow, pytest.mark.extension]
+
+CASES = [
+    Case("/v1/chat/completions", "messages", "texts"),
+    Case("/v1/chat/completions", "messages", "as many messages as may be"),
+    Case("/v1/chat/completions", "tools", "20,000 tools"),
+    Case("/v1/chat/completions", "stop", "texts"),
+    Case("/v1/chat/completions", "response_format", "a schema"),
+    Case("/v1/completions", "prompt", "numbers"),
+    Case("/inference/v1/generate", "token_ids", "ids of a model"),
+    Case("/v1/messages", "messages", "images"),
+    Case("/v1/responses", "input", "deep ones"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.path} {case.field} {case.kind}")
+async def test_no_callback_takes_long(tmp_path: Path, case: Case) -> None:
+    assert case in set(all_cases())
+    async with measured_server(tmp_path) as server:
+        status, long = await server.status_of(case)
+    assert status < 500 and not long
+
+
+async def test_a_callback_that_takes_long_is_seen() -> None:
+    def compute(until: float) -> None:
+        while time.thread_time() < until:
+            pass
+
+    with watched_callbacks() as found:
+        asyncio.get_running_loop().call_soon(lambda: compute(time.thread_time() + 2 * MOST_S))
+        await asyncio.to_thread(compute, 0.0)
+        await asyncio.to_thread(lambda: compute(time.thread_time() + 2 * MOST_S))
+        await asyncio.sleep(0.01)
+    (one,) = found.too_long()
+    assert "test_a_callback_that_takes_long_is_seen" in one[1] and found.callbacks > 3
