@@ -360,8 +360,11 @@ def one_answer(table: RunTable) -> Found | None:
 
 
 def plateau(table: RunTable) -> Found | None:
-    steps = tuple(step for step, row in table.train.items() if "train/reward" in row)
-    if len(steps) < LONG_FLAT or table.gain() > 0 or (apart := below_best(table, steps[-ENDS:])) is None:
+    steps = tuple(rewards := table.column("train/reward"))
+    if len(steps) < LONG_FLAT or (apart := below_best(table, steps[-ENDS:])) is None:
+        return None
+    best = worst({step: rewards[step] for step in steps[-LONG_FLAT:]})[1]
+    if table.gain() > 0 or table.gain(best) > 0:  # a reward that fell a few steps ago had risen
         return None
     words = f"the reward has not risen in {len(steps)} steps: it is {apart}"
     return Found(words, steps, pushed, push)

@@ -112,6 +112,10 @@ def flat(chance: random.Random) -> list[float]:
     return [1.0, 0.0, 1.0, 0.0]
 
 
+def high(chance: random.Random) -> list[float]:
+    return [1.0, 1.0, 1.0, 0.6]
+
+
 def fallen(chance: random.Random) -> list[float]:
     return [1.0, 0.0, 0.0, 0.0]
 
@@ -273,6 +277,14 @@ async def test_a_reward_that_stays_where_it_was_is_told_where_nothing_else_is(tm
     found = explain("p/m", tmp_path / "flat")
     assert numbers(found) == [24], found.text()
     assert "has not risen in 24 steps: it is 0.5, where single rollouts earned 1" in found.text()
+
+    def falls(until: int) -> Change:
+        return lambda step: {"rewards": high if 4 < step < until else flat}
+
+    await log_steps(tmp_path / "dip", range(1, 25), falls(until=21))
+    assert not explain("p/m", tmp_path / "dip").findings
+    await log_steps(tmp_path / "fallen", range(1, 41), falls(until=16))
+    assert numbers(explain("p/m", tmp_path / "fallen")) == [24]
     clipped = {"rewards": flat, "metrics": {"loss/clipped_share": 0.5}}
     await log_steps(tmp_path / "cause", range(1, 25), lambda step: clipped)
     assert numbers(explain("p/m", tmp_path / "cause")) == [8]
