@@ -27,7 +27,7 @@ from art.wire.rollout_record import RolloutRecord
 from art_extensions.ui.run_table import ENDS, WINDOW, Found, RunTable, growth, slope, worst
 
 STAGES = ("scenario", "rollout", "reward", "group", "gradient", "promotion")
-RANDOM_NATS, LONG_FLAT = 2.0, 20
+RANDOM_NATS, LONG_FLAT = 2.0, 30
 """Entropy of a token above which a text is nearly random; steps after which a reward should have risen."""
 FEW_SCENARIOS, MOST_LOGS = 4, 20
 """Fewer scenarios may well be alike; logs of trajectories that are opened at most."""
@@ -498,7 +498,7 @@ SIGNATURES = (
               ("loss/learning_rate", "loss/learning_rate_by_size"), "< 1/10 of the size's, reward flat",
               "LoRA without regret (2025)", "Take the learning rate of loss/learning_rate_by_size.", slow),
     Signature(24, "gradient", "Does the reward rise?", ("train/reward", "train/reward_max"),
-              "not in 20 steps, 10 % below the best rollout's, nothing else found", OURS,
+              "not in 30 steps, 10 % below the best rollout's, nothing else found", OURS,
               "Read rollouts. Then triple the learning rate, make larger groups, or use easier scenarios.",
               plateau),
     Signature(15, "promotion", "Is the last step the best?", ("val/reward", "val/reward_sem"),

@@ -273,20 +273,20 @@ async def test_noise_and_near_random_replies_are_not_cured_by_a_larger_limit(tmp
 
 @pytest.mark.slow
 async def test_a_reward_that_stays_where_it_was_is_told_where_nothing_else_is(tmp_path: Path) -> None:
-    await log_steps(tmp_path / "flat", range(1, 25), lambda step: {"rewards": flat})
+    await log_steps(tmp_path / "flat", range(1, 36), lambda step: {"rewards": flat})
     found = explain("p/m", tmp_path / "flat")
     assert numbers(found) == [24], found.text()
-    assert "has not risen in 24 steps: it is 0.5, where single rollouts earned 1" in found.text()
+    assert "has not risen in 35 steps: it is 0.5, where single rollouts earned 1" in found.text()
 
     def falls(until: int) -> Change:
         return lambda step: {"rewards": high if 4 < step < until else flat}
 
-    await log_steps(tmp_path / "dip", range(1, 25), falls(until=21))
+    await log_steps(tmp_path / "dip", range(1, 36), falls(until=31))
     assert not explain("p/m", tmp_path / "dip").findings
-    await log_steps(tmp_path / "fallen", range(1, 41), falls(until=16))
+    await log_steps(tmp_path / "fallen", range(1, 46), falls(until=15))
     assert numbers(explain("p/m", tmp_path / "fallen")) == [24]
     clipped = {"rewards": flat, "metrics": {"loss/clipped_share": 0.5}}
-    await log_steps(tmp_path / "cause", range(1, 25), lambda step: clipped)
+    await log_steps(tmp_path / "cause", range(1, 36), lambda step: clipped)
     assert numbers(explain("p/m", tmp_path / "cause")) == [8]
 
 
