@@ -38,7 +38,7 @@ ROLE = "role"
 PARTS = ("name", "roles", "scenarios", "play", "close")
 """What an environment with roles has."""
 CONCURRENCY = 32
-"""Episodes that are played at a time."""
+"""Episodes that are played at a time, unless the caller says how many."""
 
 
 class RolesEnvironment(Protocol):
@@ -130,15 +130,16 @@ async def gather_roles(
     temperature: float = 1.0,
     max_tokens: int | None = None,
     max_exceptions: int = 0,
+    concurrency: int = CONCURRENCY,
 ) -> dict[str, list[TrajectoryGroup]]:
     """Returns a group for each scenario of each role, of `group_size` episodes.
 
-    seed: each episode is seeded from it. max_exceptions: episodes that may fail; one more raises its error. A
-    failed episode is in the group of each role as a failure. Raises ConfigurationError for roles without a
-    model, and what `play` raises.
+    concurrency: episodes at a time. seed: each episode is seeded from it. max_exceptions: episodes that may
+    fail; one more raises its error. A failed episode is in the group of each role as a failure. Raises
+    ConfigurationError for roles without a model, and what `play` raises.
     """
     check_roles(environment, policies, ())
-    slots = asyncio.Semaphore(CONCURRENCY)
+    slots = asyncio.Semaphore(concurrency)
 
     async def play(place: int, scenario: Scenario) -> Mapping[str, Trajectory] | Exception:
         seeded = None if seed is None else turn_seed(seed, place)
@@ -193,6 +194,7 @@ async def train_policies(
     temperature: float = 1.0,
     max_tokens: int | None = None,
     max_exceptions: int = 0,
+    concurrency: int = CONCURRENCY,
     config: TrainConfig | None = None,
     on_step: Callable[[RolesStep], object] | None = None,
     **options: Any,
@@ -219,6 +221,7 @@ async def train_policies(
             temperature=temperature,
             max_tokens=max_tokens,
             max_exceptions=max_exceptions,
+            concurrency=concurrency,
         )
         trained = []
         for model, roles in learners:
