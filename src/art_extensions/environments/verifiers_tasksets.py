@@ -9,7 +9,6 @@ an event loop of their own, in a thread: what blocks or ends there keeps nothing
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
@@ -17,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from art.environments.adapters.environment import (
     MAX_TOKENS,
+    ROLLOUT_S,
     SCENARIO_ID,
     Scenario,
     check_split,
     content_id,
+    end_within,
     text_of_messages,
 )
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
@@ -37,7 +38,6 @@ EXTRA = TASKSETS_EXTRA
 RUNTIME = {"type": "subprocess"}
 HELD_OUT = 10
 """A taskset has no split: one of so many tasks is held out."""
-ROLLOUT_S = 3600.0
 _KEY = "ART_ROLLOUT_API_KEY"
 """Begins the name of the variable with a rollout's key. verifiers takes keys by the name of a variable, and
 gives those with API_KEY in their names to no program that it starts."""
@@ -192,13 +192,11 @@ class TasksetEnvironment(LibraryEnvironment):
     async def _run(self, config: Any, task: Any) -> Any:
         if self._thread_of_loop is None:
             self._thread_of_loop = LoopThread(f"environment {self.name}")
+        running = self._thread_of_loop.start(self._library.Agent(config).run(task))
         try:
-            async with asyncio.timeout(self._deadline_s):
-                return await self._thread_of_loop.start(self._library.Agent(config).run(task))
-        except TimeoutError as late:
-            raise EnvironmentTimeoutError(
-                f"environment {self.name!r}: a rollout did not end within {self._deadline_s:g} s"
-            ) from late
+            return await end_within(self._deadline_s, self.name, running)
+        except EnvironmentTimeoutError:
+            raise
         except (Exception, SystemExit) as error:
             raise EnvironmentFailedError(
                 f"environment {self.name!r} failed: {type(error).__name__}: {error}"

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from art.environments.adapters.environment import SCENARIO_ID, Scenario, load_object
+from art.environments.adapters.environment import ROLLOUT_S, SCENARIO_ID, Scenario, end_within, load_object
 from art.environments.adapters.registry import PYTHON
 from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError, EnvironmentFailedError, did_you_mean
@@ -131,12 +131,13 @@ async def gather_roles(
     max_tokens: int | None = None,
     max_exceptions: int = 0,
     concurrency: int = CONCURRENCY,
+    deadline_s: float = ROLLOUT_S,
 ) -> dict[str, list[TrajectoryGroup]]:
     """Returns a group for each scenario of each role, of `group_size` episodes.
 
-    concurrency: episodes at a time. seed: each episode is seeded from it. max_exceptions: episodes that may
-    fail; one more raises its error. A failed episode is in the group of each role as a failure. Raises
-    ConfigurationError for roles without a model, and what `play` raises.
+    concurrency: episodes at a time. deadline_s: of an episode, in seconds. seed: each episode is seeded from
+    it. max_exceptions: episodes that may fail; one more raises its error. A failed episode is in the group of
+    each role as a failure. Raises ConfigurationError for roles without a model, and what `play` raises.
     """
     check_roles(environment, policies, ())
     slots = asyncio.Semaphore(concurrency)
@@ -145,9 +146,10 @@ async def gather_roles(
         seeded = None if seed is None else turn_seed(seed, place)
         try:
             async with slots:
-                played = await environment.play(
+                episode = environment.play(
                     policies, scenario, seed=seeded, temperature=temperature, max_tokens=max_tokens
                 )
+                played = await end_within(deadline_s, environment.name, episode)
             if {*played} != {*environment.roles}:
                 raise EnvironmentFailedError(
                     f"environment {environment.name!r} gave trajectories of {sorted(played)}, and its roles "
@@ -195,6 +197,7 @@ async def train_policies(
     max_tokens: int | None = None,
     max_exceptions: int = 0,
     concurrency: int = CONCURRENCY,
+    deadline_s: float = ROLLOUT_S,
     config: TrainConfig | None = None,
     on_step: Callable[[RolesStep], object] | None = None,
     **options: Any,
@@ -222,6 +225,7 @@ async def train_policies(
             max_tokens=max_tokens,
             max_exceptions=max_exceptions,
             concurrency=concurrency,
+            deadline_s=deadline_s,
         )
         trained = []
         for model, roles in learners:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ class RepeatGame:
 
     def __init__(self, broken: str = "") -> None:
         self.broken = broken
-        """What is wrong: "no val", or an episode of the first scenario: "fails", "half"."""
+        """What is wrong: "no val", or an episode of the first scenario: "fails", "half", "hangs"."""
         self.closed = False
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
@@ -43,6 +44,9 @@ class RepeatGame:
     ) -> Mapping[str, art.Trajectory]:
         if self.broken == "fails" and scenario == self.scenarios("train")[0]:
             raise RuntimeError("no board")
+
+        if self.broken == "hangs":
+            await asyncio.Event().wait()
 
         def talk(role: str, question: str) -> RolloutConversation:
             return RolloutConversation(
