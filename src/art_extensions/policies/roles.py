@@ -19,6 +19,7 @@ import inspect
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -26,6 +27,7 @@ from art.environments.adapters.environment import ROLLOUT_S, SCENARIO_ID, Scenar
 from art.environments.adapters.registry import PYTHON
 from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError, EnvironmentFailedError, did_you_mean
+from art.extensions import ROLES, extension_points, load_extension
 from art.model import Model, TrainableModel
 from art.tracking.rollout_figures import scores
 from art.trajectories import Trajectory, TrajectoryGroup
@@ -87,11 +89,17 @@ class RolesStep:
 
 
 def find_roles_environment(name: str, options: Mapping[str, Any]) -> RolesEnvironment:
-    """Returns the environment with roles that "module:name" names, or what that makes of the options.
+    """Returns the environment with roles that "module:name" names, or what that makes of the options. The
+    name may have the prefix of a library (`art.extensions`: roles), such as "verifiers:NAME".
 
     Raises ConfigurationError where it is none, or takes no such options.
     """
-    found = load_object("environment", name.removeprefix(f"{PYTHON}:"))
+    prefix, _, rest = name.partition(":")
+    found = (
+        partial(load_extension(ROLES, prefix), rest)
+        if prefix in extension_points(ROLES)
+        else load_object("environment", name.removeprefix(f"{PYTHON}:"))
+    )
     if callable(found) and not (hasattr(found, "play") and not isinstance(found, type)):
         try:
             inspect.signature(found).bind(**options)
