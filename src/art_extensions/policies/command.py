@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 SETTINGS = "art_extensions.policies.run:PolicySettings"
 Environment = Annotated[
-    str, typer.Option(metavar="MODULE:NAME", help="An environment with roles: an object, or what makes one.")
+    str,
+    typer.Option(
+        metavar="MODULE:NAME", help="An environment with roles: an object, what makes one, or verifiers:NAME."
+    ),
 ]
 Policy = Annotated[
     list[str],

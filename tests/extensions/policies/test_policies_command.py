@@ -191,3 +191,7 @@ def test_an_environment_with_roles_is_found_by_its_name() -> None:
         find_roles_environment("repeat_game:word", {"text": "Maybe."})
     with pytest.raises(ConfigurationError, match="is an object: it takes no broken"):
         find_roles_environment("test_policies_command:GAME_OBJECT", {"broken": "half"})
+    with pytest.raises(
+        ConfigurationError, match=r"'verifiers:x': got an unexpected keyword argument 'colour'"
+    ):
+        find_roles_environment("verifiers:x", {"colour": 1})

@@ -118,7 +118,7 @@ async def agents(backend: Any) -> dict[str, Any]:
     told["lone"] = await failed(environment.play({**policies, "echo": lone}, scenario))
     for role, model in policies.items():
         group = art.TrajectoryGroup([one[role] for one in episodes])
-        said = [one.messages()[-1]["content"] or "" for one in group]
+        said = [(one.messages()[-1]["content"] or "").strip() for one in group]
         samples = [len(await samples_of(model, str(one.rollout_id))) for one in group]
         asked = [one.messages()[-2]["content"] for one in group]
         told[role] = {
