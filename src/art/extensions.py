@@ -7,6 +7,8 @@
     dialect      routes of the endpoint for completions: an `AgentApi` (`art.server.routes.agent_api`)
     environment  the prefix of environments by name: a class `Adapter(name, **options)` that makes a
                  `NamedEnvironment` (`art.environments.adapters`)
+    roles        the prefix of environments with roles: a class `Adapter(name, **options)` that makes a
+                 `RolesEnvironment` (`art_extensions.policies.roles`)
     deployment   a provider that `deploy_model` may name: a class that makes a `DeploymentProvider`
                  (`art_extensions.publish.deployment`)
     loss         the term of one token, by the name that `loss_fn=` takes: a `LossExtension`
@@ -80,6 +82,7 @@ PRICES = "prices"
 PROVIDER = "provider"
 PUBLISHER = "publisher"
 REWARD = "reward"
+ROLES = "roles"
 RUNTIME = "runtime"
 SANDBOX = "sandbox"
 SINK = "sink"

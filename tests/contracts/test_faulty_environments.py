@@ -84,7 +84,7 @@ class FaultyCase:
 
 CASES = [
     FaultyCase(name="gymnasium:faulty_worlds:FaultyGuess"),
-    FaultyCase(name="python:faulty_worlds:FaultyEcho", faults=("nan", "prompt")),
+    FaultyCase(name="python:faulty_worlds:FaultyEcho", faults=("hangs", "nan", "prompt")),
     FaultyCase(
         name="harbor:TASKS",
         options={"max_turns": 1},
@@ -215,7 +215,8 @@ def test_a_rollout_without_a_fault_follows_in_the_same_program(case: FaultyCase,
     assert "reward" in outcomes(case)[""], outcomes(case)[""]
 
 
-TRAINED = ("AllFaults", "WordAsReward")
+TRAINED: dict[str, dict[str, Any]] = {"AllFaults": {}, "WordAsReward": {}, "HalfHangs": {"deadline_s": 15.0}}
+"""Environment -> its options."""
 
 
 @pytest.fixture(scope="module")
@@ -225,18 +226,18 @@ def rows(server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> di
     program = f"""
 import art, asyncio
 
-async def train(name):
+async def train(name, options):
     model = art.TrainableModel(
         name=name, project="matrix", base_model="art/nano-words", base_path={str(folder)!r}
     )
     await art.train_environment(
-        "python:faulty_worlds:" + name, model,
+        "python:faulty_worlds:" + name, model, environment_options=options,
         backend=art.RemoteBackend({server["url"]!r}, api_key={server["key"]!r}), steps=1,
         groups_per_step=8, group_size=2, eval_scenarios=1, max_tokens=4, max_failed=1.0, learning_rate=1e-4,
     )
 
-for name in {TRAINED!r}:
-    asyncio.run(train(name))
+for name, options in {TRAINED!r}.items():
+    asyncio.run(train(name, options))
 """
     paths = os.pathsep.join([str(ROOT / "src"), str(HERE), str(HERE / "faulty")])
     done = subprocess.run(
@@ -272,3 +273,11 @@ def test_a_word_as_the_reward_of_a_users_own_rollout_costs_that_rollout(
     row = rows["WordAsReward"]
     assert row["step"] == 1 and row["failed"] and row["rollouts"] == 16 - row["failed"], row
     assert "the reward of a rollout is 'great', a str, not a number" in " ".join(row["failures"])
+
+
+@pytest.mark.slow
+def test_a_users_own_rollout_that_never_ends_costs_that_rollout(rows: dict[str, dict[str, Any]]) -> None:
+    row = rows["HalfHangs"]
+    assert row["step"] == 1 and row["failed"] and row["rollouts"] == 16 - row["failed"] > 0, row
+    (reason,) = row["failures"]
+    assert reason.startswith("EnvironmentTimeoutError") and "a rollout did not end within 15 s" in reason

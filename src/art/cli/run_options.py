@@ -28,6 +28,7 @@ BaseModel = Annotated[str, typer.Option(help="The model to train: a hub name, a 
 Project = Annotated[str, typer.Option(help="The project's name.")]
 DataDir = Annotated[Path, typer.Option(help="The folder of runs, models and cached answers.")]
 DATA_DIR = Path(".art")
+Engine = Annotated[str, typer.Option(help="The engine: builtin or vllm (run `art runtime install` first).")]
 JsonFile = Annotated[Path | None, typer.Option(help="Also write the report, as JSON, to this file.")]
 
 

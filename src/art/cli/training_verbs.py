@@ -14,6 +14,7 @@ from art.cli.run_options import (
     DATA_DIR,
     BaseModel,
     DataDir,
+    Engine,
     JsonFile,
     Project,
     environment_options_from,
@@ -35,7 +36,6 @@ TrainedName = Annotated[
         help="The name of the trained model. The same name continues its run. Default: the environment's."
     ),
 ]
-Engine = Annotated[str, typer.Option(help="The engine: builtin or vllm (run `art runtime install` first).")]
 
 
 def train(

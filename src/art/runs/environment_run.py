@@ -218,6 +218,18 @@ def name_for(environment: str) -> str:
     return re.sub(r"[^\w.-]+", "-", environment).strip("-.")
 
 
+def scenarios_of(environment: Any, split: str) -> Sequence[Scenario]:
+    """Returns the scenarios. Raises ConfigurationError where there are none, or two of one id."""
+    scenarios: Sequence[Scenario] = environment.scenarios(split)
+    ids = {one.id for one in scenarios}
+    if len(ids) < max(1, len(scenarios)):
+        raise ConfigurationError(
+            f"environment {environment.name!r} has {len(scenarios)} scenarios with {len(ids)} ids in split "
+            f"{split!r}: it needs at least one, each with an id of its own"
+        )
+    return scenarios
+
+
 def _environment_of(environment: str | NamedEnvironment, options: Mapping[str, Any]) -> NamedEnvironment:
     if isinstance(environment, str):
         return find_environment(environment, **options)
@@ -240,20 +252,11 @@ class EnvironmentRun:
         settings: EnvironmentSettings,
         tell: OnProgress,
     ) -> None:
-        """options: of the environment, as JSON values. Raises ConfigurationError where a split has no
-        scenarios or two of one id, and what the environment's `scenarios` raises.
-        """
+        """options: of the environment, as JSON values. Raises what `scenarios_of` raises."""
         self._environment, self._options = environment, options
         self._folder, self._settings, self._tell = folder, settings, tell
-        self._train = environment.scenarios("train")
-        self._val = environment.scenarios("val")[: settings.eval_scenarios]
-        for split, scenarios in (("train", self._train), ("val", self._val)):
-            ids = {one.id for one in scenarios}
-            if len(ids) < max(1, len(scenarios)):
-                raise ConfigurationError(
-                    f"environment {environment.name!r} has {len(scenarios)} scenarios with {len(ids)} ids in "
-                    f"split {split!r}: it needs at least one, each with an id of its own"
-                )
+        self._train = scenarios_of(environment, "train")
+        self._val = scenarios_of(environment, "val")[: settings.eval_scenarios]
         self._sampler = ScenarioSampler(
             self._train, key=lambda one: one.id, seed=settings.seed, thin=settings.thin
         )
@@ -263,11 +266,7 @@ class EnvironmentRun:
 
         Raises ConfigurationError where that one is of another environment, base model or other settings.
         """
-        now = {
-            "environment": self._environment.name,
-            "options": self._options,
-            "base_model": base_model,
-        }
+        now = {"environment": self._environment.name, "options": self._options, "base_model": base_model}
         if self._folder.open(now, self._settings):
             self._tell(f"going on with the run in {self._folder.path}")
         self._tell(

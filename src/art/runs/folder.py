@@ -44,6 +44,8 @@ class RunSettings(ABC):
 
     ENTRY: ClassVar[str]
     """The function that takes them, for error messages."""
+    OWN: ClassVar[str] = "give the run another name"
+    """How a call begins a run of its own, for error messages."""
     OLDER: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"test_attempts": "eval_group_size", "difficulty_attempts": "difficulty_rollouts"}
     )
@@ -116,11 +118,10 @@ class RunSettings(ABC):
     def check_resumes(self, saved: RunSettings) -> None:
         """Raises ConfigurationError where these settings are not those that the run began with."""
         for name, was in saved.to_dict().items():
-            mine = getattr(self, name)
-            if mine != was and name not in self.MAY_CHANGE:
+            now = getattr(self, name)
+            if now != was and name not in self.MAY_CHANGE:
                 raise ConfigurationError(
-                    f"{name}={mine!r}, but the run was started with {was!r}: leave it as it was, or give the "
-                    "run another name"
+                    f"{name}={now!r}, but the run was started with {was!r}: leave it as it was, or {self.OWN}"
                 )
 
 
@@ -355,10 +356,9 @@ class JudgedRunFolder(RunFolder[StepRow]):
         saved = self.run()
         if saved is not None:
             for key, value in now.items():
-                if saved[key] != value:
+                if (was := saved[key]) != value:
                     raise ConfigurationError(
-                        f"the run in {str(self.path)!r} has {key}={saved[key]!r}, not {value!r}; give this "
-                        "one another name"
+                        f"the run in {str(self.path)!r} has {key}={was!r}, not {value!r}; {settings.OWN}"
                     )
             settings.check_resumes(type(settings).from_options(saved["settings"]))
         self.save_run({**(saved or {}), **now, "settings": settings.to_dict()})

@@ -29,12 +29,14 @@ from art_extensions.environments.library_environment import (
 )
 from art_extensions.environments.nemo_gym_items import (
     ASKED,
-    chat_choice_of,
+    PARALLEL,
+    calling_of,
     chat_messages_of,
     chat_tools_of,
     content_of,
     items_of_reply,
     output_item,
+    refuse_calls,
     response_of,
     tool_message,
 )
@@ -82,6 +84,8 @@ class NemoGymEnvironment(LibraryEnvironment):
         self._sessions = EnvironmentServer(self.name, deadline_s=self._deadline_s, connections=connections)
         self._has_steps: bool | None = None
         """Whether the server is of the Gymnasium kind; None: it was not asked yet."""
+        self._endpoint_holds_one_call = True
+        """Whether the model's endpoint takes `parallel_tool_calls=False`, as far as is known."""
         self._server: ResourceServer | None = None
         self._address = name.rstrip("/")
         if not name.startswith(ADDRESSES):
@@ -128,23 +132,39 @@ class NemoGymEnvironment(LibraryEnvironment):
         max_tokens: int | None = None,
     ) -> Trajectory:
         """Plays one row in a session of its own; see `NamedEnvironment.rollout`."""
+        from openai import BadRequestError
+
+        calling = calling_of(scenario.data["row"][ASKED])
+        one_call = {**calling, **self._request}.get(PARALLEL) is False
+        limits = {"seed": seed, "temperature": temperature, "max_tokens": max_tokens}
+        if not one_call or self._endpoint_holds_one_call:
+            try:
+                return await self._play(model, scenario, calling, one_call=one_call, **limits)
+            except BadRequestError as refusal:  # of the first request: nothing was played
+                if not one_call or refusal.param != PARALLEL:
+                    raise
+                self._endpoint_holds_one_call = False
+        calling.pop(PARALLEL, None)
+        return await self._play(model, scenario, calling, one_call=True, **limits)
+
+    async def _play(
+        self, model: Model, scenario: Scenario, calling: Mapping[str, Any], *, one_call: bool, **limits: Any
+    ) -> Trajectory:
+        """Plays the row. calling: what the requests say of calls. one_call: run the first call of a reply."""
         row = scenario.data["row"]
-        asked = row[ASKED]
         address = self._address if self._server is None else await self._server.start()
         conversation = self._conversation(
             model,
-            *chat_messages_of(asked),
-            seed=seed,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            tools=chat_tools_of(asked),
-            tool_choice=chat_choice_of(asked),
+            *chat_messages_of(row[ASKED]),
+            tools=chat_tools_of(row[ASKED]),
+            calling=calling,
+            **limits,
         )
         session = self._sessions.open(address)
         if self._has_steps is None:
             self._has_steps = "/step" in (await session.ask("/openapi.json", None)).get("paths", ())
         play = self._play_steps if self._has_steps else self._play_calls
-        reward, metrics = await play(session, conversation, row)
+        reward, metrics = await play(session, conversation, row, one_call=one_call)
         turns = float(conversation.turns)
         return conversation.finish(
             scenario,
@@ -155,7 +175,12 @@ class NemoGymEnvironment(LibraryEnvironment):
         )
 
     async def _play_calls(
-        self, session: ServerSession, conversation: RolloutConversation, row: Mapping[str, Any]
+        self,
+        session: ServerSession,
+        conversation: RolloutConversation,
+        row: Mapping[str, Any],
+        *,
+        one_call: bool,
     ) -> tuple[float, dict[str, float]]:
         """Plays until a reply without a call. Returns the reward and the metrics of `/verify`."""
         await session.ask("/seed_session", row)
@@ -168,11 +193,13 @@ class NemoGymEnvironment(LibraryEnvironment):
             items += items_of_reply(conversation)
             calls = newest_calls(conversation)
             ended = not calls
-            for call in calls:
+            run = calls[:1] if one_call else calls
+            for call in run:
                 name, arguments = call.function.name, call.function.arguments
                 result = await self._call(session, name, arguments) if name in tools else NO_TOOL
                 items.append(output_item(call.id, result))
                 conversation.add({"role": "tool", "tool_call_id": call.id, "content": result})
+            items += refuse_calls(conversation, calls[len(run) :])
         verdict = await session.ask("/verify", {**row, "response": response_of(items, row[ASKED])})
         metrics = {
             key: float(value)
@@ -182,7 +209,12 @@ class NemoGymEnvironment(LibraryEnvironment):
         return self._reward(verdict), {**metrics, "truncated": float(not ended)}
 
     async def _play_steps(
-        self, session: ServerSession, conversation: RolloutConversation, row: Mapping[str, Any]
+        self,
+        session: ServerSession,
+        conversation: RolloutConversation,
+        row: Mapping[str, Any],
+        *,
+        one_call: bool,
     ) -> tuple[float, dict[str, float]]:
         """Plays until the server ends the episode. Returns the sum of its rewards."""
         answer = await session.ask("/reset", row)
@@ -193,7 +225,9 @@ class NemoGymEnvironment(LibraryEnvironment):
             if answer.get("observation"):
                 conversation.add({"role": "user", "content": content_of(answer["observation"])})
             await conversation.ask()
-            response = response_of(items_of_reply(conversation), row[ASKED])
+            items = items_of_reply(conversation)
+            refused = refuse_calls(conversation, newest_calls(conversation)[1:] if one_call else ())
+            response = response_of(items[: len(items) - len(refused)], row[ASKED])
             answer = await session.ask("/step", {**row, "response": response})
             earned = self._reward(answer)
             if self._turn_rewards:

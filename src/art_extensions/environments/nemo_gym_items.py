@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from art.environments.tasks import Message
 
 ASKED = "responses_create_params"
-"""The column of a row with the request: `input`, `tools`, `tool_choice`, `instructions`. What it says of
-sampling is left to the rollout.
+"""The column of a row with the request: `input`, `tools`, `tool_choice`, `parallel_tool_calls`,
+`instructions`. What it says of sampling is left to the rollout.
 """
 
 
@@ -78,13 +78,23 @@ def chat_tools_of(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def chat_choice_of(asked: Mapping[str, Any]) -> Any:
-    """Returns the `tool_choice` of a request in the form of chat requests; None where it has none.
+PARALLEL = "parallel_tool_calls"
+ONE_CALL = '{"error": "Not run: one call at a time (parallel_tool_calls is false)."}'
+"""What a call beside the first gives, where a request allows one."""
 
-    >>> chat_choice_of({"tool_choice": {"type": "function", "name": "click"}})
-    {'type': 'function', 'function': {'name': 'click'}}
+
+def calling_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a request says of calls, `tool_choice` and `parallel_tool_calls`, in the form of chat
+    requests; what it does not have is left out.
+
+    >>> calling_of({"tool_choice": {"type": "function", "name": "click"}, "parallel_tool_calls": False})
+    {'tool_choice': {'type': 'function', 'function': {'name': 'click'}}, 'parallel_tool_calls': False}
     """
-    choice = asked.get("tool_choice")
+    found = {"tool_choice": _chat_choice_of(asked.get("tool_choice")), PARALLEL: asked.get(PARALLEL)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _chat_choice_of(choice: Any) -> Any:
     if not isinstance(choice, Mapping):
         return choice
     if choice.get("type") == "allowed_tools":
@@ -112,6 +122,13 @@ def items_of_reply(conversation: RolloutConversation) -> list[dict[str, Any]]:
     return items
 
 
+def refuse_calls(conversation: RolloutConversation, calls: Sequence[Any]) -> list[dict[str, Any]]:
+    """Answers calls that are not run. Returns the items of these answers."""
+    refused = [output_item(call.id, ONE_CALL) for call in calls]
+    conversation.add(*map(tool_message, refused))
+    return refused
+
+
 def tool_message(item: Mapping[str, Any]) -> Message:
     """Returns the message with what a call gave, which is an item's `output`."""
     return {"role": "tool", "tool_call_id": item["call_id"], "content": content_of(item["output"])}
@@ -130,7 +147,7 @@ def response_of(items: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) ->
         "model": "art",
         "object": "response",
         "output": list(items),
-        "parallel_tool_calls": True,
+        PARALLEL: asked.get(PARALLEL) is not False,
         "tool_choice": asked.get("tool_choice") or "auto",
         "tools": list(asked.get("tools") or ()),
     }

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 from art.environments.adapters.environment import (
     MAX_TOKENS,
     SCENARIO_ID,
-    ModelRequests,
     Scenario,
     check_split,
     content_id,
@@ -49,6 +48,7 @@ from art.types import SHOW, Unscored, is_choice, sample_id
 from art_extensions.environments.library_environment import (
     AdapterOptions,
     LibraryEnvironment,
+    ModelRequests,
     takes_options,
     text_of_turns,
 )

@@ -9,18 +9,19 @@ an event loop of their own, in a thread: what blocks or ends there keeps nothing
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from art.environments.adapters.environment import (
     MAX_TOKENS,
+    ROLLOUT_S,
     SCENARIO_ID,
     Scenario,
     check_split,
     content_id,
+    end_within,
     text_of_messages,
 )
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
@@ -37,8 +38,7 @@ EXTRA = TASKSETS_EXTRA
 RUNTIME = {"type": "subprocess"}
 HELD_OUT = 10
 """A taskset has no split: one of so many tasks is held out."""
-ROLLOUT_S = 3600.0
-_KEY = "ART_ROLLOUT_API_KEY"
+KEY = "ART_ROLLOUT_API_KEY"
 """Begins the name of the variable with a rollout's key. verifiers takes keys by the name of a variable, and
 gives those with API_KEY in their names to no program that it starts."""
 
@@ -88,12 +88,13 @@ class TasksetEnvironment(LibraryEnvironment):
         self._tasks = self._load(name, dict(taskset or {}))
         given = {"id": harness} if isinstance(harness, str) else harness
         self._agent: dict[str, Any] = {
-            "harness": dict(given) if given else {"id": self._own_harness(name)},
+            **({"harness": dict(given)} if given else {}),
             "runtime": dict(runtime or RUNTIME),
             **({} if max_turns is None else {"max_turns": max_turns}),
         }
+        self._taskset = {**(taskset or {}), "id": name}
         self._thread_of_loop: LoopThread | None = None
-        self._agent_config("check", "http://127.0.0.1/v1", _KEY, {})
+        self._check_settings(name)
 
     def _load(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         """Returns the tasks by their keys, in the order of the seed. Raises: ConfigurationError."""
@@ -110,19 +111,26 @@ class TasksetEnvironment(LibraryEnvironment):
                 f"environment {self.name!r}: verifiers cannot load this taskset: {type(error).__name__}: "
                 f"{error}"
             ) from error
-        if kind is not SingleAgentEnv:
-            raise ConfigurationError(
-                f"environment {self.name!r} has several agents ({kind.__name__}), and one is trained here"
-            )
+        self._check_agents(kind, kind is SingleAgentEnv)
         if not tasks:
             raise ConfigurationError(f"environment {self.name!r} has no task")
         ordered = sorted(tasks, key=lambda task: content_id(str(self._seed), str(task.key)))
         return {str(task.key): task for task in ordered}
 
-    def _own_harness(self, name: str) -> str:
+    def _check_agents(self, kind: type, is_single: bool) -> None:
+        """Raises ConfigurationError for a taskset with several agents."""
+        if not is_single:
+            raise ConfigurationError(
+                f"environment {self.name!r} has several agents ({kind.__name__}), and one is trained here: "
+                f"`art policies --environment {self.name}` trains a model for each"
+            )
+
+    def _check_settings(self, name: str) -> None:
+        """Chooses the taskset's harness where none is given. Raises: ConfigurationError."""
         from verifiers.v1.utils.loaders import default_harness_id
 
-        return str(default_harness_id(name))
+        self._agent.setdefault("harness", {"id": str(default_harness_id(name))})
+        self._agent_config("check", "http://127.0.0.1/v1", KEY, {})
 
     def _agent_config(self, model: str, base_url: str, key: str, sampling: Mapping[str, Any]) -> Any:
         """Returns verifiers' settings of an agent. Raises: ConfigurationError for options that it refuses."""
@@ -170,17 +178,13 @@ class TasksetEnvironment(LibraryEnvironment):
                 "registered art.TrainableModel"
             )
         task = self._tasks[str(scenario.data["task"])]
-        sampling = {
-            "temperature": temperature,
-            "max_tokens": MAX_TOKENS if max_tokens is None else max_tokens,
-            **({} if seed is None else {"seed": seed}),
-        }
+        sampling = sampling_of(seed, temperature, max_tokens)
         _, at, step = model.get_inference_name().rpartition("@")
         async with rollout(model, step=int(step) if at else None) as scope:  # type: ignore[arg-type]
-            key = f"{_KEY}_{content_id(scope.rollout_id).upper()}"
+            key = f"{KEY}_{content_id(scope.rollout_id).upper()}"
             with variable_set(key, str(scope.api_key)):
                 config = self._agent_config(scope.model_name, scope.base_url, key, sampling)
-                trace = await self._run(config, task)
+                trace = await self._run(self._library.Agent(config).run(task))
         return self._finish(scope.trajectory, scenario, trace)
 
     async def close(self) -> None:
@@ -189,16 +193,14 @@ class TasksetEnvironment(LibraryEnvironment):
             self._thread_of_loop.stop()
             self._thread_of_loop = None
 
-    async def _run(self, config: Any, task: Any) -> Any:
+    async def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         if self._thread_of_loop is None:
             self._thread_of_loop = LoopThread(f"environment {self.name}")
+        running = self._thread_of_loop.start(work)
         try:
-            async with asyncio.timeout(self._deadline_s):
-                return await self._thread_of_loop.start(self._library.Agent(config).run(task))
-        except TimeoutError as late:
-            raise EnvironmentTimeoutError(
-                f"environment {self.name!r}: a rollout did not end within {self._deadline_s:g} s"
-            ) from late
+            return await end_within(self._deadline_s, self.name, running)
+        except EnvironmentTimeoutError:
+            raise
         except (Exception, SystemExit) as error:
             raise EnvironmentFailedError(
                 f"environment {self.name!r} failed: {type(error).__name__}: {error}"
@@ -230,9 +232,15 @@ class TasksetEnvironment(LibraryEnvironment):
                 SCENARIO_ID: scenario.id,
                 SHOW: f"{text_of_messages(trajectory.messages())}\n\nreward: {shown}",
                 "environment": self.name,
-                "harness": str(self._agent["harness"]["id"]),
+                "harness": str(trace.agent.config.harness.id),
                 "stop_condition": str(trace.stop_condition),
                 "trace": str(trace.id),
             }
         )
         return trajectory
+
+
+def sampling_of(seed: int | None, temperature: float, max_tokens: int | None) -> dict[str, Any]:
+    """Returns the settings of the requests of a rollout."""
+    limit = MAX_TOKENS if max_tokens is None else max_tokens
+    return {"temperature": temperature, "max_tokens": limit, **({} if seed is None else {"seed": seed})}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +14,13 @@ from art.cli.model_verbs import EnvironmentOption
 from art.cli.run_options import (
     DATA_DIR,
     DataDir,
+    Engine,
     JsonFile,
     Project,
     options_from,
     plain_console,
     run_resumable,
+    settings_verb,
     write_json,
 )
 from art.errors import ConfigurationError, require_extra
@@ -27,11 +28,18 @@ from art.errors import ConfigurationError, require_extra
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from art.model import Model, TrainableModel
-    from art_extensions.policies.roles import RolesEnvironment, RolesStep
+    from art.model import TrainableModel
+    from art.runs.folder import JudgedRunFolder
+    from art_extensions.policies.roles import RolesEnvironment
+    from art_extensions.policies.run import Policies, PoliciesReport
 
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+SETTINGS = "art_extensions.policies.run:PolicySettings"
 Environment = Annotated[
-    str, typer.Option(metavar="MODULE:NAME", help="An environment with roles: an object, or what makes one.")
+    str,
+    typer.Option(
+        metavar="MODULE:NAME", help="An environment with roles: an object, what makes one, or verifiers:NAME."
+    ),
 ]
 Policy = Annotated[
     list[str],
@@ -54,21 +62,14 @@ Frozen = Annotated[
         help="A role that is played and not trained, by the model's newest step or by one.",
     ),
 ]
-Steps = Annotated[int, typer.Option(min=1, help="The steps that each trained model has at the end.")]
-GroupsPerStep = Annotated[int, typer.Option(min=1, help="Scenarios of a step.")]
-GroupSize = Annotated[int, typer.Option(min=2, help="Episodes of a scenario.")]
-LearningRate = Annotated[
-    float | None,
-    typer.Option(
-        help="The learning rate of all models. Default: that of the base model, as `art train` has it."
-    ),
-]
-MaxTokens = Annotated[
-    int | None, typer.Option(min=1, help="The most tokens of one completion. Default: the environment's.")
-]
-MaxExceptions = Annotated[int, typer.Option(min=0, help="Episodes of a step that may fail.")]
 
 
+@settings_verb(
+    app,
+    SETTINGS,
+    leave_out=("warmup_steps", "final_share", "max_refills", "thin"),
+    unset=("learning_rate",),
+)
 def policies(
     environment: Environment,
     policy: Policy,
@@ -77,19 +78,13 @@ def policies(
     name: RoleName = None,
     frozen: Frozen = None,
     project: Project = "policies",
-    steps: Steps = 50,
-    groups_per_step: GroupsPerStep = 8,
-    group_size: GroupSize = 8,
-    learning_rate: LearningRate = None,
-    max_tokens: MaxTokens = None,
-    temperature: Annotated[float, typer.Option(min=0, help="The temperature of the episodes.")] = 1.0,
-    max_exceptions: MaxExceptions = 0,
-    seed: Annotated[int, typer.Option(help="The seed of scenarios and episodes.")] = 0,
-    engine: Annotated[str, typer.Option(help="The engine: builtin or vllm.")] = "builtin",
+    engine: Engine = "builtin",
     data_dir: DataDir = DATA_DIR,
     json_file: JsonFile = None,
+    **settings: Any,
 ) -> None:
-    """Train several models in one environment, each in its roles.
+    """Train several models in one environment, each in its roles, and compare each role before and after on
+    validation scenarios.
 
     To resume after a stop or a kill, repeat the command. With a higher --steps, the run continues.
 
@@ -97,27 +92,23 @@ def policies(
     market:Market --policy seller=art/nano-games --policy buyer=art/nano-games --frozen buyer` trains the
     seller alone.
     """
-    run = PoliciesRun(
+    asked = PoliciesCommand(
         environment=environment,
         options=environment_option or (),
         bases=policy,
         names=name or (),
         frozen=frozen or (),
         project=project,
-        learning_rate=learning_rate,
         engine=engine,
         data_dir=data_dir,
-        settings={
-            **{"steps": steps, "groups_per_step": groups_per_step, "group_size": group_size, "seed": seed},
-            **{"temperature": temperature, "max_tokens": max_tokens, "max_exceptions": max_exceptions},
-        },
+        settings=settings,
     )
     console = plain_console()
-    raise typer.Exit(run_resumable(lambda: run.work(console, json_file), console))
+    raise typer.Exit(run_resumable(lambda: asked.work(console, json_file), console))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoliciesRun:
+class PoliciesCommand:
     """A run of several policies, as the command line asks for it."""
 
     environment: str
@@ -126,60 +117,67 @@ class PoliciesRun:
     names: Sequence[str]
     frozen: Sequence[str]
     project: str
-    learning_rate: float | None
     engine: str
     data_dir: Path
     settings: Mapping[str, Any]
-    """Keywords of `train_policies`."""
+    """Keywords of `PolicySettings`."""
 
     async def work(self, console: Console, json_file: Path | None) -> None:
         """Trains and reports. Raises ConfigurationError, and what `train_policies` raises."""
         require_extra("local", "art policies")
-        from art.client.backends.local_backend import LocalBackend
-        from art.runs.environment_run import name_for
-        from art.types import TrainConfig
-        from art_extensions.policies.roles import find_roles_environment, train_policies
+        from rich.markdown import Markdown
 
-        found = find_roles_environment(self.environment, options_from("--environment-option", self.options))
+        from art_extensions.policies.roles import find_roles_environment
+
+        options = options_from("--environment-option", self.options)
+        found = find_roles_environment(self.environment, options)
         try:
-            models, kept = self._models(found), self._frozen()
-            if {*kept} == {*models}:
-                raise ConfigurationError("every role is in --frozen: leave out one, which is trained")
-            config = TrainConfig(learning_rate=self._rate(models, kept))
-            path = self.data_dir / self.project / "policies" / f"{name_for(found.name)}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-
-            def note(step: RolesStep) -> None:
-                with path.open("a", encoding="utf-8") as record:
-                    record.write(json.dumps(asdict(step)) + "\n")
-                console.print(step_line(step, self.settings["steps"]), markup=False)
-
-            server = {} if self.engine == "builtin" else {"engine": {"name": self.engine}}
-            async with LocalBackend(path=str(self.data_dir), server_options=server) as backend:
-                for model in {one.name: one for one in models.values()}.values():
-                    await model.register(backend)
-                await train_policies(
-                    found,
-                    self._players(models, kept),
-                    frozen=[role for role, step in kept.items() if step is None],
-                    config=config,
-                    on_step=note,
-                    **self.settings,
-                )
+            report = await self._run(found, options, console)
         finally:
             await found.close()
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        console.print(f"{len(rows)} steps in {path}", markup=False)
+        console.print(Markdown(report.to_markdown()))
+        console.print(f"\n{report.folder / 'report.md'}", markup=False)
         if json_file is not None:
-            write_json(json_file, {"environment": found.name, "project": self.project, "steps": rows})
+            write_json(json_file, report.to_dict())
 
-    def _models(self, environment: RolesEnvironment) -> dict[str, TrainableModel[Any, Any]]:
+    async def _run(
+        self, found: RolesEnvironment, options: Mapping[str, Any], console: Console
+    ) -> PoliciesReport:
+        from art.client.backends.local_backend import LocalBackend
+        from art.runs.environment_run import name_for
+        from art.runs.folder import JudgedRunFolder
+        from art_extensions.policies.run import Policies, PoliciesRun, PolicySettings
+
+        frozen = _frozen(self.frozen)
+        chosen = Policies(models=self._models(found, frozen), frozen=frozen)
+        if not chosen.trained:
+            raise ConfigurationError("every role is in --frozen: leave out one, which is trained")
+        folder = JudgedRunFolder(self.data_dir / self.project / "policies" / name_for(found.name))
+        run = PoliciesRun(
+            environment=found,
+            options=options,
+            policies=chosen,
+            project=self.project,
+            folder=folder,
+            settings=folder.settings(PolicySettings, self._first_base(chosen, folder), self.settings),
+            tell=lambda text: console.print(text, markup=False),
+        )
+        run.open()
+        server = {} if self.engine == "builtin" else {"engine": {"name": self.engine}}
+        async with LocalBackend(path=str(self.data_dir), server_options=server) as backend:
+            for model in {one.name: one for one in chosen.models.values()}.values():
+                await model.register(backend)
+            return await run.learn()
+
+    def _models(
+        self, environment: RolesEnvironment, frozen: Collection[str]
+    ) -> dict[str, TrainableModel[Any, Any]]:
         """Returns the model of each role. Raises ConfigurationError."""
         from art.model import TrainableModel
         from art_extensions.policies.roles import check_roles
 
         bases, names = _texts_of("--policy", self.bases), _texts_of("--name", self.names)
-        check_roles(environment, bases, [*names, *self._frozen()])
+        check_roles(environment, bases, [*names, *frozen])
         models: dict[str, TrainableModel[Any, Any]] = {}
         for role, base in bases.items():
             name = names.get(role, role)
@@ -194,40 +192,29 @@ class PoliciesRun:
             )
         return models
 
-    def _frozen(self) -> dict[str, int | None]:
-        """Returns the roles that are not trained, each with its step; None: the newest."""
-        found: dict[str, int | None] = {}
-        for word in self.frozen:
-            role, equals, step = word.partition("=")
-            if equals and not step.isdecimal():
-                raise ConfigurationError(f"--frozen {word!r}: write ROLE, or ROLE=STEP with a step's number")
-            found[role] = int(step) if equals else None
-        return found
-
-    def _rate(self, models: Mapping[str, TrainableModel[Any, Any]], kept: Mapping[str, int | None]) -> float:
-        """Returns the learning rate. Raises ConfigurationError where base models would begin with others."""
+    def _first_base(self, policies: Policies, folder: JudgedRunFolder) -> str:
+        """Returns a base model that begins with the learning rate of all. Raises ConfigurationError where
+        they begin with several, and neither the call nor an earlier one has chosen.
+        """
         from art.client.options.learning_rates import starting_rate
 
-        if self.learning_rate is not None:
-            return self.learning_rate
-        trained = [model.base_model for role, model in models.items() if role not in kept]
-        rates = {base: starting_rate(base) for base in trained}
-        if len({*rates.values()}) > 1:
+        rates = {model.base_model: starting_rate(model.base_model) for model in policies.trained.values()}
+        if len({*rates.values()}) > 1 and self.settings["learning_rate"] is None and folder.run() is None:
             raise ConfigurationError(
                 f"the base models begin with other learning rates, {rates}: give --learning-rate"
             )
-        return rates[trained[0]]
+        return next(iter(rates))
 
-    def _players(
-        self, models: Mapping[str, TrainableModel[Any, Any]], kept: Mapping[str, int | None]
-    ) -> dict[str, Model[Any, Any]]:
-        """Returns who plays each role: its model, or a checkpoint of it."""
-        from art_extensions.policies.roles import frozen_at
 
-        return {
-            role: model if (step := kept.get(role)) is None else frozen_at(model, step)
-            for role, model in models.items()
-        }
+def _frozen(words: Sequence[str]) -> dict[str, int | None]:
+    """Returns the roles that are not trained, each with its step; None: the newest."""
+    found: dict[str, int | None] = {}
+    for word in words:
+        role, equals, step = word.partition("=")
+        if equals and not step.isdecimal():
+            raise ConfigurationError(f"--frozen {word!r}: write ROLE, or ROLE=STEP with a step's number")
+        found[role] = int(step) if equals else None
+    return found
 
 
 def _texts_of(option: str, words: Sequence[str]) -> dict[str, str]:
@@ -239,13 +226,3 @@ def _texts_of(option: str, words: Sequence[str]) -> dict[str, str]:
             raise ConfigurationError(f"{option} {word!r}: write ROLE=..., each role once")
         found[role] = text
     return found
-
-
-def step_line(step: RolesStep, steps: int) -> str:
-    """Returns a step in a line: step 3/20: seller 0.500, buyer no reward; trained seller."""
-    rewards = [
-        f"{role} {'no reward' if reward is None else f'{reward:.3f}'}"
-        for role, reward in step.rewards.items()
-    ]
-    failed = f"; {step.failed} episodes failed" if step.failed else ""
-    return f"step {step.step}/{steps}: {', '.join(rewards)}; trained {', '.join(step.trained)}{failed}"

@@ -19,13 +19,15 @@ import inspect
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from art.environments.adapters.environment import SCENARIO_ID, Scenario, load_object
+from art.environments.adapters.environment import ROLLOUT_S, SCENARIO_ID, Scenario, end_within, load_object
 from art.environments.adapters.registry import PYTHON
 from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError, EnvironmentFailedError, did_you_mean
+from art.extensions import ROLES, extension_points, load_extension
 from art.model import Model, TrainableModel
 from art.tracking.rollout_figures import scores
 from art.trajectories import Trajectory, TrajectoryGroup
@@ -38,7 +40,7 @@ ROLE = "role"
 PARTS = ("name", "roles", "scenarios", "play", "close")
 """What an environment with roles has."""
 CONCURRENCY = 32
-"""Episodes that are played at a time."""
+"""Episodes that are played at a time, unless the caller says how many."""
 
 
 class RolesEnvironment(Protocol):
@@ -87,11 +89,17 @@ class RolesStep:
 
 
 def find_roles_environment(name: str, options: Mapping[str, Any]) -> RolesEnvironment:
-    """Returns the environment with roles that "module:name" names, or what that makes of the options.
+    """Returns the environment with roles that "module:name" names, or what that makes of the options. The
+    name may have the prefix of a library (`art.extensions`: roles), such as "verifiers:NAME".
 
     Raises ConfigurationError where it is none, or takes no such options.
     """
-    found = load_object("environment", name.removeprefix(f"{PYTHON}:"))
+    prefix, _, rest = name.partition(":")
+    found = (
+        partial(load_extension(ROLES, prefix), rest)
+        if prefix in extension_points(ROLES)
+        else load_object("environment", name.removeprefix(f"{PYTHON}:"))
+    )
     if callable(found) and not (hasattr(found, "play") and not isinstance(found, type)):
         try:
             inspect.signature(found).bind(**options)
@@ -130,23 +138,26 @@ async def gather_roles(
     temperature: float = 1.0,
     max_tokens: int | None = None,
     max_exceptions: int = 0,
+    concurrency: int = CONCURRENCY,
+    deadline_s: float = ROLLOUT_S,
 ) -> dict[str, list[TrajectoryGroup]]:
     """Returns a group for each scenario of each role, of `group_size` episodes.
 
-    seed: each episode is seeded from it. max_exceptions: episodes that may fail; one more raises its error. A
-    failed episode is in the group of each role as a failure. Raises ConfigurationError for roles without a
-    model, and what `play` raises.
+    concurrency: episodes at a time. deadline_s: of an episode, in seconds. seed: each episode is seeded from
+    it. max_exceptions: episodes that may fail; one more raises its error. A failed episode is in the group of
+    each role as a failure. Raises ConfigurationError for roles without a model, and what `play` raises.
     """
     check_roles(environment, policies, ())
-    slots = asyncio.Semaphore(CONCURRENCY)
+    slots = asyncio.Semaphore(concurrency)
 
     async def play(place: int, scenario: Scenario) -> Mapping[str, Trajectory] | Exception:
         seeded = None if seed is None else turn_seed(seed, place)
         try:
             async with slots:
-                played = await environment.play(
+                episode = environment.play(
                     policies, scenario, seed=seeded, temperature=temperature, max_tokens=max_tokens
                 )
+                played = await end_within(deadline_s, environment.name, episode)
             if {*played} != {*environment.roles}:
                 raise EnvironmentFailedError(
                     f"environment {environment.name!r} gave trajectories of {sorted(played)}, and its roles "
@@ -193,6 +204,8 @@ async def train_policies(
     temperature: float = 1.0,
     max_tokens: int | None = None,
     max_exceptions: int = 0,
+    concurrency: int = CONCURRENCY,
+    deadline_s: float = ROLLOUT_S,
     config: TrainConfig | None = None,
     on_step: Callable[[RolesStep], object] | None = None,
     **options: Any,
@@ -219,6 +232,8 @@ async def train_policies(
             temperature=temperature,
             max_tokens=max_tokens,
             max_exceptions=max_exceptions,
+            concurrency=concurrency,
+            deadline_s=deadline_s,
         )
         trained = []
         for model, roles in learners:

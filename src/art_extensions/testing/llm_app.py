@@ -119,7 +119,8 @@ class Endpoint:
             answer = self._server.answer(body)
             answer = await answer if inspect.isawaitable(answer) else answer
         except (ValueError, LookupError, TypeError) as error:
-            return failure(400, "invalid_request", f"{type(error).__name__}: {error}")
+            said = f"{type(error).__name__}: {error}"
+            return failure(400, "invalid_request", said, param=getattr(error, "param", None))
         if isinstance(answer, ToolCalls):
             return reply(body, None, calls=answer, finish_reason="tool_calls")
         if trouble in IN_THE_ANSWER:
@@ -160,8 +161,9 @@ class CutResponse(Response):
         await send({"type": "http.response.body", "body": half, "more_body": True})
 
 
-def failure(status: int, code: str, message: str) -> Response:
-    return JSONResponse({"error": {"message": message, "type": code, "code": code}}, status_code=status)
+def failure(status: int, code: str, message: str, *, param: str | None = None) -> Response:
+    error = {"message": message, "type": code, "code": code, "param": param}
+    return JSONResponse({"error": error}, status_code=status)
 
 
 def reply(

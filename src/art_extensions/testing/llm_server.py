@@ -20,7 +20,7 @@ class LlmServer(AnsweringModel):
     """`async with LlmServer(answer) as server:`, or `with`: answers at `server.base_url` for `server.key`.
 
     `answer` is called in the server's thread with the body of each chat request; what it raises becomes a
-    reply with status 400 and the error's text.
+    reply with status 400, the error's text, and its `param` if it has one.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ nan, word: such rewards. prompt: its first message has 10 MB. "": none.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from typing import Any
@@ -48,7 +49,7 @@ class FaultyGuess(Guess):
 
 
 class FaultyEcho(Echo):
-    """A rollout of a user's own, whose reward is not a number."""
+    """A rollout of a user's own, whose reward is not a number, or that never ends."""
 
     name = "python:faulty_worlds:FaultyEcho"
 
@@ -57,6 +58,8 @@ class FaultyEcho(Echo):
         self.fault = fault
 
     async def rollout(self, model: art.Model, scenario: Any, **given: Any) -> art.Trajectory:
+        if self.fault == "hangs":
+            await asyncio.Event().wait()
         if self.fault == "prompt":
             scenario = type(scenario)(scenario.id, {"word": PROMPT})
         one = await super().rollout(model, scenario, **given)
@@ -89,4 +92,15 @@ class WordAsReward(FaultyEcho):
     async def rollout(self, model: art.Model, scenario: Any, **given: Any) -> art.Trajectory:
         one = await super().rollout(model, scenario, **given)
         one.reward = "great" if int(scenario.data["word"][1:]) % 4 == 0 else 1.0  # type: ignore[assignment]
+        return one
+
+
+class HalfHangs(FaultyEcho):
+    """The rollouts of every other scenario of the split "train" never end."""
+
+    async def rollout(self, model: art.Model, scenario: Any, **given: Any) -> art.Trajectory:
+        if scenario.id in {one.id for one in self.scenarios("train")[::2]}:
+            await asyncio.Event().wait()
+        one = await super().rollout(model, scenario, **given)
+        one.reward = 1.0
         return one

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from art.environments import tasks
 from art.environments.adapters import registry
 from art.environments.adapters.environment import Scenario, scenario_seed
 from art.environments.adapters.registry import find_environment
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, EnvironmentTimeoutError
 
 
 class Own:
@@ -29,6 +30,22 @@ class Own:
         return art.Trajectory(reward=1.0)
 
     async def close(self) -> None: ...
+
+
+class Hangs(Own):
+    """An environment whose rollouts end when they are cancelled, or when they give up themselves."""
+
+    def __init__(self, *, ended: list[str], own_s: float | None = None) -> None:
+        super().__init__()
+        self.ended, self.own_s = ended, own_s
+
+    async def rollout(self, model: art.Model, scenario: Scenario, **options: Any) -> art.Trajectory:
+        try:
+            async with asyncio.timeout(self.own_s):
+                await asyncio.Event().wait()
+        finally:
+            self.ended.append(scenario.id)
+        raise AssertionError
 
 
 OWN = Own()
@@ -79,8 +96,31 @@ def test_an_unknown_split_is_refused() -> None:
 
 
 def test_a_user_s_object_class_and_function_are_found() -> None:
-    assert find_environment(f"python:{__name__}:OWN") is OWN
+    found: Any = find_environment(f"python:{__name__}:OWN")
+    assert found.name == "own" and found.close == OWN.close and found.scenarios("val") == OWN.scenarios("val")
     assert find_environment(f"python:{__name__}:Own", name="mine").name == "mine"
+
+
+async def test_a_rollout_of_a_user_s_own_has_a_deadline() -> None:
+    """What never ends is ended and told, and a timeout of the user's own is the user's."""
+    scenario, model = Scenario("1"), art.Model(name="nobody", project="own")
+    ended: list[str] = []
+    hangs = find_environment(f"python:{__name__}:Hangs", ended=ended, deadline_s=0.01)
+    with pytest.raises(EnvironmentTimeoutError, match=r"'own': a rollout did not end within 0\.01 s"):
+        await hangs.rollout(model, scenario)
+    assert ended == ["1"]
+    own = find_environment(f"python:{__name__}:OWN", deadline_s=60)
+    assert (await own.rollout(model, scenario, seed=3)).reward == 1
+    impatient = find_environment(f"python:{__name__}:Hangs", ended=ended, own_s=0.01)
+    with pytest.raises(TimeoutError) as raised:
+        await impatient.rollout(model, scenario)
+    assert not isinstance(raised.value, EnvironmentTimeoutError)
+
+
+@pytest.mark.parametrize("deadline", [0, -1.0, "soon", None, float("nan")])
+def test_a_deadline_that_is_none_is_refused(deadline: Any) -> None:
+    with pytest.raises(ConfigurationError, match="is no number above 0"):
+        find_environment(f"python:{__name__}:OWN", deadline_s=deadline)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 import art
@@ -235,7 +236,9 @@ class Gallery(Verifier):
         response = body["response"]
         call = response["output"][-1].get("call_id")
         outputs = [{"call_id": call, "output": SHOWN}] if call else []
-        reward = float(response["tool_choice"] == body["responses_create_params"]["tool_choice"])
+        asked = body["responses_create_params"]
+        reward = float(response["tool_choice"] == asked.get("tool_choice", "auto"))
+        assert response["parallel_tool_calls"] == asked.get("parallel_tool_calls", True)
         ended = {"reward": reward, "terminated": not call, "info": {"tool_outputs": outputs}}
         return self._send(200, json.dumps(ended))
 
@@ -356,3 +359,73 @@ def test_a_row_without_tools_asks_for_no_choice_and_an_option_goes_before_the_ro
         with_tool = {"responses_create_params": {**request, "tools": [CLICK]}}
         asyncio.run(play(found, server, with_tool, request={"tool_choice": "none"}))
     assert [body.get("tool_choice") for body in bodies] == [None, "none"]
+
+
+class RefusedFieldError(ValueError):
+    """An endpoint's refusal of a field."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field)
+        self.param = field
+
+
+class Counter(Verifier):
+    """A resource server with a tool, whose reward is the number of the calls that it has run."""
+
+    calls = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        type(self).calls += self.path == "/click"
+        self._send(200, f'{{"reward": {self.calls}}}')
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("handler", [Counter, Gallery])
+def test_a_row_without_parallel_calls_has_one_call_run_at_a_time(
+    handler: type[BaseHTTPRequestHandler], refuses: bool
+) -> None:
+    """The endpoint is asked for it. The second call of one that refuses to, or that writes two all the same,
+    is not run, and the model is told so.
+    """
+    bodies: list[Mapping[str, Any]] = []
+    Counter.calls = 0
+
+    def answer(body: Mapping[str, Any]) -> Any:
+        bodies.append(body)
+        if refuses and "parallel_tool_calls" in body:
+            raise RefusedFieldError("parallel_tool_calls")
+        told = body["messages"][-1]["role"] == "tool"
+        return "a door" if told else ToolCalls([("click", "{}"), ("click", '{"again": true}')])
+
+    async def play(found: str, server: LlmServer) -> list[art.Trajectory]:
+        environment = find_environment(f"nemo-gym:{found}", data=[row], val_data=[{**row, "other": 1}])
+        scenarios = [*environment.scenarios("train"), *environment.scenarios("val")]
+        made = [await environment.rollout(player(server), one) for one in scenarios]
+        await environment.close()
+        return made
+
+    asked = {"input": "Look.", "tools": [CLICK], "parallel_tool_calls": False}
+    row: Row = {"responses_create_params": asked}
+    with serving(handler) as found, LlmServer(answer) as server:
+        first, second = asyncio.run(play(found, server))
+    sent = [body.get("parallel_tool_calls") for body in bodies]
+    assert sent == ([False, None, None, None, None] if refuses else [False] * 4), (
+        "refused once for all rollouts"
+    )
+    for one in (first, second):
+        told = [str(message["content"]) for message in one.messages() if message["role"] == "tool"]
+        assert len(told) == 2 and sum("one call at a time" in text for text in told) == 1
+    if handler is Counter:
+        assert (first.reward, second.reward, Counter.calls) == (1, 2, 2)
+
+
+def test_another_refusal_of_the_endpoint_fails_the_rollout() -> None:
+    def answer(body: Mapping[str, Any]) -> str:
+        raise RefusedFieldError("messages")
+
+    row: Row = {"responses_create_params": {"input": "Look.", "tools": [CLICK], "parallel_tool_calls": False}}
+    with serving(Gallery) as found, LlmServer(answer) as server:
+        environment = find_environment(f"nemo-gym:{found}", data=[row], val_data=[{**row, "other": 1}])
+        with pytest.raises(openai.BadRequestError, match="RefusedFieldError: messages"):
+            asyncio.run(environment.rollout(player(server), environment.scenarios("train")[0]))

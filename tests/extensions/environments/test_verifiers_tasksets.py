@@ -72,6 +72,30 @@ def test_wrong_names_are_refused_with_verifiers_words(found):
     assert "'moon'" in found["runtime"] and "subprocess" in found["runtime"]
 
 
+def test_several_agents_are_refused_where_one_is_trained_and_one_where_several_are(found):
+    assert "'verifiers:two_agents' has several agents (EchoEnv), and one is trained here" in found["several"]
+    assert "`art policies --environment verifiers:two_agents` trains a model for each" in found["several"]
+    assert "`art train --environment verifiers:say_words` trains it" in found["single"]
+
+
+def test_each_of_several_agents_is_a_role_with_a_model_of_its_own(found):
+    """What each said is its own model's, scored as the environment scores it, and trains that model alone."""
+    told = found["agents"]
+    teller, echo, word = told["teller"], told["echo"], told["teller"]["asked"][0].split()[-1]
+    assert told["roles"] == ["teller", "echo"]
+    assert teller["rewards"] == [float(word in said) for said in teller["said"]]
+    assert [asked.split()[3] for asked in echo["asked"]] == [
+        (said.split() or ["or"])[0] for said in teller["said"]
+    ]
+    same = [one == other for one, other in zip(teller["said"], echo["said"], strict=True)]
+    assert echo["rewards"] == [0.25 + 0.5 * one for one in same]
+    for role in (teller, echo):
+        assert role["samples"] == [1] * 4 and role["trained"] == 4 and role["step"] == 1
+        assert role["metadata"]["scenario_id"] == told["scenario"] and role["metadata"]["harness"] == "null"
+    assert "completions of 'echo' are kept by ART's server" in told["lone"]
+    assert told["short"].startswith("EnvironmentTimeoutError")
+
+
 def test_a_rollout_that_does_not_end_is_a_failed_one(found):
     assert "EnvironmentTimeoutError" in found["short"]["error"]
 

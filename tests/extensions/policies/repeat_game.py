@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,11 +25,12 @@ class RepeatGame:
 
     def __init__(self, broken: str = "") -> None:
         self.broken = broken
-        """What is wrong with an episode of the first scenario: "fails", "half"."""
+        """What is wrong: "no val", or an episode of the first scenario: "fails", "half", "hangs"."""
         self.closed = False
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
-        seeds = [scenario_seed(0, split, index) for index in range(6)]
+        count = 0 if (self.broken, split) == ("no val", "val") else 6
+        seeds = [scenario_seed(0, split, index) for index in range(count)]
         return [Scenario(f"repeat/{seed}", {"other": WORDS[seed // 2 % 3]}) for seed in seeds]
 
     async def play(
@@ -42,6 +44,9 @@ class RepeatGame:
     ) -> Mapping[str, art.Trajectory]:
         if self.broken == "fails" and scenario == self.scenarios("train")[0]:
             raise RuntimeError("no board")
+
+        if self.broken == "hangs":
+            await asyncio.Event().wait()
 
         def talk(role: str, question: str) -> RolloutConversation:
             return RolloutConversation(

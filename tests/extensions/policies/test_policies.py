@@ -9,7 +9,7 @@ import pytest
 from repeat_game import RepeatGame, word
 
 import art
-from art.errors import ConfigurationError, EnvironmentFailedError
+from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError
 from art.tracking.folders import ModelPaths
 from art.tracking.step_record import read_rollouts
 from art_extensions.policies.roles import (
@@ -143,6 +143,8 @@ async def test_a_failed_episode_is_a_failed_rollout_of_each_role() -> None:
             await gather_roles(game, policies, scenarios, group_size=2, max_exceptions=1)
         with pytest.raises(EnvironmentFailedError, match=r"gave trajectories of \['red'\], and its"):
             await gather_roles(RepeatGame("half"), policies, scenarios, group_size=1)
+        with pytest.raises(EnvironmentTimeoutError, match=r"'repeat': a rollout did not end within 0\.01 s"):
+            await gather_roles(RepeatGame("hangs"), policies, scenarios[:1], group_size=1, deadline_s=0.01)
     for role in game.roles:
         assert [len(group.exceptions) for group in groups[role]] == [2, 0]
         assert [len(group) for group in groups[role]] == [0, 2]

@@ -49,7 +49,7 @@ def test_preparing_writes_files_that_may_be_edited(here: Path, monkeypatch: pyte
         assert run(*command).exit_code == 0 and len(server.requests) == asked
         assert (folder / "rubric.txt").read_text() == "- my own\n"
         other = run("Another task.", *command[1:])
-        assert other.exit_code == 1 and "give this one another name" in other.output.replace("\n", " ")
+        assert other.exit_code == 1 and "give the run another name" in other.output.replace("\n", " ")
 
 
 def test_inputs_of_ones_own_and_no_system_prompt(here: Path) -> None:

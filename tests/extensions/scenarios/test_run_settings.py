@@ -53,7 +53,7 @@ def test_a_run_goes_on_as_it_began(tmp_path: Path) -> None:
     assert folder.open({"of": "x"}, more)
     run = folder.run() or {}
     assert run["prepared"] == "abc" and run["settings"]["epochs"] == 9
-    with pytest.raises(ConfigurationError, match="has of='x', not 'y'; give this one another name"):
+    with pytest.raises(ConfigurationError, match="has of='x', not 'y'; give the run another name"):
         folder.open({"of": "y"}, settings)
     with pytest.raises(ConfigurationError, match="group_size=5, but the run was started with 4"):
         folder.open({"of": "x"}, AutoRLSettings(group_size=5))

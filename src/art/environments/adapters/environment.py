@@ -17,14 +17,13 @@ import queue
 import random
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from art.environments.tasks import Message, turn_seed
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError
@@ -35,11 +34,14 @@ if TYPE_CHECKING:
     from art.trajectories import Trajectory
     from art.types import Unscored
 
+T = TypeVar("T")
 SPLITS = ("train", "val")
 SCENARIO_ID = "scenario_id"
 """The key of a trajectory's metadata with the id of its scenario."""
 CALL_S = 60.0
 """The deadline of one call of an environment's own code, in seconds."""
+ROLLOUT_S = 3600.0
+"""The deadline of a rollout whose calls have none, in seconds."""
 REQUEST_S = 120.0
 """The deadline of one request to the model, in seconds."""
 MAX_TOKENS = 256
@@ -142,6 +144,19 @@ def load_module(option: str, text: str, module: str) -> Any:
         raise ConfigurationError(
             f"{option} {text!r}: {error}. Run the command in the folder of {module.partition('.')[0]}.py"
         ) from error
+
+
+async def end_within(deadline_s: float, name: str, rollout: Awaitable[T]) -> T:
+    """Returns what the rollout gives. Raises EnvironmentTimeoutError where it does not end in time."""
+    try:
+        async with asyncio.timeout(deadline_s) as limit:
+            return await rollout
+    except TimeoutError as late:
+        if not limit.expired():  # the rollout's own
+            raise
+        raise EnvironmentTimeoutError(
+            f"environment {name!r}: a rollout did not end within {deadline_s:g} s"
+        ) from late
 
 
 class _RandomTurn:
@@ -285,44 +300,6 @@ class EnvironmentThread:
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
-
-
-@dataclass
-class ModelRequests:
-    """The requests of one rollout to the model. All of them are made in one loop."""
-
-    seed: int | None
-    listener: Any
-    """Hears the completions; None: nobody does."""
-    count: int = 0
-    open: int = 0
-    answered: int = 0
-    changed_at: float = field(default_factory=time.monotonic)
-    error: Exception | None = None
-    """What the last request that failed raised."""
-
-    @contextmanager
-    def asking(self) -> Iterator[dict[str, Any]]:
-        """Gives the arguments of a request, which runs inside the block."""
-        from art.recording.listeners import listening
-
-        seeded = {} if self.seed is None else {"seed": turn_seed(self.seed, self.count)}
-        self.count += 1
-        self.open += 1
-        try:
-            with listening(self.listener):
-                yield {"timeout": REQUEST_S, **seeded}
-            self.answered += 1
-        except Exception as error:
-            self.error = error
-            raise
-        finally:
-            self.open -= 1
-            self.changed_at = time.monotonic()
-
-    def left_s(self, deadline_s: float) -> float:
-        """Returns how long the environment may still take, in seconds, if no request begins."""
-        return deadline_s if self.open else self.changed_at + deadline_s - time.monotonic()
 
 
 class RolloutConversation:

@@ -15,13 +15,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from art.environments.adapters.environment import NamedEnvironment, load_object
+from art.environments.adapters.environment import ROLLOUT_S, NamedEnvironment, end_within, load_object
 from art.environments.tasks import NAMES
 from art.errors import ConfigurationError, did_you_mean
 from art.extensions import ENVIRONMENT, extension_points, load_extension
 
 PYTHON = "python"
 """The prefix of a user's own environment."""
+DEADLINE = "deadline_s"
 
 
 def known_environments() -> list[str]:
@@ -69,8 +70,28 @@ def _unknown(name: str) -> ConfigurationError:
     )
 
 
+class OwnEnvironment:
+    """A user's environment as it is, with a deadline of each rollout, in seconds."""
+
+    def __init__(self, environment: Any, deadline_s: float) -> None:
+        self._environment, self._deadline_s = environment, deadline_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
+
+    async def rollout(self, *given: Any, **limits: Any) -> Any:
+        """See `NamedEnvironment.rollout`."""
+        return await end_within(self._deadline_s, self.name, self._environment.rollout(*given, **limits))
+
+
 def _own(name: str, found: Any, options: Mapping[str, Any]) -> NamedEnvironment:
-    """Returns a user's environment: what the name names, or what that makes when it is called."""
+    """Returns a user's environment: what the name names, or what that makes when it is called. Its option
+    `deadline_s` is that of a rollout.
+    """
+    deadline_s = options.get(DEADLINE, ROLLOUT_S)
+    if not isinstance(deadline_s, int | float) or not deadline_s > 0:
+        raise ConfigurationError(f"environment {name!r}: {DEADLINE}={deadline_s!r} is no number above 0")
+    options = {option: value for option, value in options.items() if option != DEADLINE}
     if isinstance(found, type) or not hasattr(found, "rollout"):
         if not callable(found):
             raise ConfigurationError(
@@ -87,7 +108,7 @@ def _own(name: str, found: Any, options: Mapping[str, Any]) -> NamedEnvironment:
             f"environment {name!r} has no {' and no '.join(missing)}; "
             "art.environments.adapters.environment.NamedEnvironment says what it needs"
         )
-    return cast("NamedEnvironment", found)
+    return cast("NamedEnvironment", OwnEnvironment(found, deadline_s))
 
 
 def _make(name: str, adapter: Callable[..., Any], rest: str, options: Mapping[str, Any]) -> NamedEnvironment:

@@ -18,6 +18,7 @@ from verifiers.v1.configs.client import TrainClientConfig
 import art
 from art.environments.adapters.registry import find_environment
 from art.errors import ARTError
+from art.extensions import ROLES, load_extension
 from art.process.environment import variable_set
 
 NAME = "verifiers:say_words"
@@ -99,9 +100,63 @@ async def learned(model: art.TrainableModel) -> dict[str, Any]:
     return {name: value for name, value in result.metrics.items() if "sheet" in name}
 
 
+async def agents(backend: Any) -> dict[str, Any]:
+    """Episodes of two agents, each with a model of its own, which is trained on them."""
+    environment = load_extension(ROLES, "verifiers")("two_agents")
+    policies = {
+        role: art.TrainableModel(name=role, project="tasksets", base_model="art/nano-games")
+        for role in environment.roles
+    }
+    for model in policies.values():
+        await model.register(backend)
+    (scenario, *_) = environment.scenarios("train")
+    episodes = [
+        await environment.play(policies, scenario, max_tokens=4, temperature=2.0, seed=n) for n in range(4)
+    ]
+    lone = art.Model(name="lone", project="tasksets")
+    told: dict[str, Any] = {"scenario": scenario.id, "roles": environment.roles}
+    told["lone"] = await failed(environment.play({**policies, "echo": lone}, scenario))
+    for role, model in policies.items():
+        group = art.TrajectoryGroup([one[role] for one in episodes])
+        said = [(one.messages()[-1]["content"] or "").strip() for one in group]
+        samples = [len(await samples_of(model, str(one.rollout_id))) for one in group]
+        asked = [one.messages()[-2]["content"] for one in group]
+        told[role] = {
+            "rewards": [one.reward for one in group],
+            "said": said,
+            "samples": samples,
+            "asked": asked,
+        }
+        told[role]["metadata"] = dict(group.trajectories[0].metadata)
+        for number, one in enumerate(group):
+            one.reward = float(number)
+        result = await model.train([group], config=art.TrainConfig(learning_rate=1e-4))
+        told[role] |= {"step": result.step, "trained": result.metrics["data/sheet/trained_rollouts"]}
+    await environment.close()
+    short = load_extension(ROLES, "verifiers")("two_agents", deadline_s=0.01)
+    told["short"] = await failed(short.play(policies, scenario))
+    return told
+
+
+async def failed(work: Any) -> str:
+    try:
+        await work
+    except ARTError as error:
+        return f"{type(error).__name__}: {error}"
+    return "done"
+
+
 def refused(name: str, **options: Any) -> str:
     try:
         find_environment(name, **options)
+    except ARTError as error:
+        return f"{type(error).__name__}: {error}"
+    return "made"
+
+
+def refused_roles(name: str, **options: Any) -> str:
+    try:
+        load_extension(ROLES, "verifiers")(name, **options)
     except ARTError as error:
         return f"{type(error).__name__}: {error}"
     return "made"
@@ -121,6 +176,9 @@ async def main(base_url: str, key: str, tokenizer: str) -> None:
         "unknown": refused("verifiers:no_such_taskset"),
         "harness": refused(NAME, harness="no_such_harness"),
         "runtime": refused(NAME, runtime={"type": "moon"}),
+        "agents": await agents(backend),
+        "several": refused("verifiers:two_agents"),
+        "single": refused_roles("say_words"),
         "short": await played(model, "null", deadline_s=0.5),
         "keys": [name for name in os.environ if name.startswith("ART_ROLLOUT_API_KEY")],
     }
