@@ -35,7 +35,6 @@ from art.environments.adapters.environment import (
     MAX_TOKENS,
     REQUEST_S,
     SCENARIO_ID,
-    ModelRequests,
     Scenario,
     check_split,
     text_of_messages,
@@ -45,6 +44,7 @@ from art.errors import ConfigurationError, EnvironmentFailedError, extra_needed
 from art.types import SHOW, Unscored
 from art_extensions.environments.inspect_roles import RolePlayer, find_player, make_role
 from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment
+from art_extensions.environments.model_requests import ModelRequests
 
 if TYPE_CHECKING:
     from art.model import Model

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from art.environments.adapters.environment import ModelRequests, check_sizes
+from art.environments.adapters.environment import check_sizes
 from art.errors import ConfigurationError, EnvironmentFailedError, did_you_mean, extra_needed
 from art_extensions.environments.inspect_ai import InspectEnvironment
+from art_extensions.environments.model_requests import ModelRequests
 
 if TYPE_CHECKING:
     from art.environments.adapters.environment import Scenario

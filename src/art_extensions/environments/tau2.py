@@ -24,8 +24,8 @@ from art_extensions.environments.inspect_evals import EXTRA as EXTRA
 from art_extensions.environments.inspect_evals import MAX_TURNS, STOP, InspectEvalsEnvironment
 
 if TYPE_CHECKING:
-    from art.environments.adapters.environment import ModelRequests
     from art.model import Model
+    from art_extensions.environments.model_requests import ModelRequests
 
 DOMAINS = ("airline", "retail", "telecom")
 TRANSFER = "###TRANSFER###"

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 from art.environments.adapters.environment import (
     MAX_TOKENS,
     SCENARIO_ID,
-    ModelRequests,
     Scenario,
     check_split,
     content_id,
@@ -52,6 +51,7 @@ from art_extensions.environments.library_environment import (
     takes_options,
     text_of_turns,
 )
+from art_extensions.environments.model_requests import ModelRequests
 
 if TYPE_CHECKING:
     from art.model import Model
