@@ -29,7 +29,7 @@ from art.tracking.call_costs import CHAT_TEMPLATE_KWARGS, ClientCosts, ForeignCl
 from art.tracking.folders import ModelPaths, get_model_dir, get_step_from_dir, stored_name
 from art.tracking.metrics_builder import MetricsBuilder
 from art.tracking.model_files import (
-    best_step,
+    MetricHistory,
     check_config,
     closest_metrics,
     merge_state,
@@ -100,6 +100,7 @@ class Model(BaseModel, Generic[ConfigT, StateT]):
     _client: Any = PrivateAttr(default=None)
     _run_log: RunLog = PrivateAttr(default_factory=RunLog)
     _costs: ClientCosts = PrivateAttr(default_factory=ClientCosts)
+    _read_metrics: dict[tuple[Path, str], MetricHistory] = PrivateAttr(default_factory=dict)
 
     def __init__(
         self,
@@ -553,7 +554,8 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         """
         metric, history = best_checkpoint_metric, ModelPaths.of_model(self).history
         keep = {await self.get_step()}
-        if (best := best_step(history, metric)) is not None:
+        read = self._read_metrics.setdefault((history, metric), MetricHistory(history, metric))
+        if (best := read.best_step()) is not None:
             keep.add(best)
         elif metric == "val/reward":  # programs that never evaluate call it
             _LOGGER.warning("no row of %s has %r: only the newest checkpoint is kept", history, metric)

@@ -14,6 +14,7 @@ import typer
 
 from art.errors import ARTError, ConfigurationError, did_you_mean, extra_needed
 
+MOST_BYTES, MOST_DEPTH, MOST_ALIASES = 256 * 1024, 16, 100
 NULL, TRUTH = "tag:yaml.org,2002:null", "tag:yaml.org,2002:bool"
 
 
@@ -45,7 +46,8 @@ ConfigFile = Annotated[
 def read_options(path: Path, parameters: Iterable[Any]) -> dict[str, str | list[str]]:
     """Returns the values of a file by the names of these parameters, as texts for their own checks.
 
-    Raises ConfigurationError for a file that is no mapping in YAML, and for an unknown key, with the nearest.
+    Raises ConfigurationError for a file that is no mapping in YAML, or that is longer, deeper or has more
+    aliases than is allowed, and for an unknown key, with the nearest.
     """
     known = {one.name: one for one in parameters}
     found: dict[str, str | list[str]] = {}
@@ -53,15 +55,16 @@ def read_options(path: Path, parameters: Iterable[Any]) -> dict[str, str | list[
         name = key.replace("-", "_")
         if name not in known:
             hint = did_you_mean(name, known)
-            raise ConfigurationError(
-                f"--config {str(path)!r}: {key!r} is no option{hint and f', {hint}'}; "
-                f"known: {', '.join(known)}"
-            )
+            raise _wrong(path, f"{key!r} is no option{hint and f', {hint}'}; known: {', '.join(known)}")
         if name in found:
-            raise ConfigurationError(f"--config {str(path)!r}: {key!r} is there twice: give it once")
+            raise _wrong(path, f"{key!r} is there twice: give it once")
         if node.tag != NULL:
             found[name] = _texts(path, key, node, known[name])
     return found
+
+
+def _wrong(path: Path, what: str) -> ConfigurationError:
+    return ConfigurationError(f"--config {str(path)!r}: {what}")
 
 
 def _pairs(path: Path) -> list[tuple[str, Any]]:
@@ -69,16 +72,29 @@ def _pairs(path: Path) -> list[tuple[str, Any]]:
     with extra_needed("local", "--config"):
         import yaml
 
+    class BoundedLoader(yaml.SafeLoader):  # type: ignore[misc]
+        depth = aliases = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.aliases, self.depth = self.aliases + self.check_event(yaml.AliasEvent), self.depth + 1
+            if self.aliases > MOST_ALIASES or self.depth > MOST_DEPTH:
+                raise _wrong(path, f"it nests deeper than {MOST_DEPTH}, or has over {MOST_ALIASES} aliases")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigurationError(
-            f"--config {str(path)!r} cannot be read as YAML: {' '.join(str(error).split())}"
-        ) from error
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise _wrong(path, f"it is longer than {MOST_BYTES >> 10} KiB")
+        root = yaml.compose(text.decode(), Loader=BoundedLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _wrong(path, f"it cannot be read as YAML: {' '.join(str(error).split())}") from error
     if root is None:
         return []
     if not isinstance(root, yaml.MappingNode) or not all(isinstance(key.value, str) for key, _ in root.value):
-        raise ConfigurationError(f"--config {str(path)!r}: write one option a line, such as steps: 50")
+        raise _wrong(path, "write one option a line, such as steps: 50")
     return [(key.value, node) for key, node in root.value]
 
 
@@ -92,9 +108,7 @@ def _texts(path: Path, key: str, node: Any, parameter: Any) -> str | list[str]:
     if many and node.id == "sequence" and all(isinstance(one.value, str) for one in node.value):
         return [_plain(one) for one in node.value]
     takes = "a value, or a list of values" if many else "one value"
-    raise ConfigurationError(
-        f"--config {str(path)!r}: {key!r} takes {takes}, on line {node.start_mark.line + 1}"
-    )
+    raise _wrong(path, f"{key!r} takes {takes}, on line {node.start_mark.line + 1}")
 
 
 def _plain(node: Any) -> str:

@@ -9,15 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from art.rewards.reward import ALARM
 from art.runs.comparison import Comparison, Estimate, Verdict
 from art.runs.folder import StepRow
-
-if TYPE_CHECKING:
-    from art.rewards.llm.channel import Channel
-
 
 FEW_TASKS = 10
 MANY_UNSCORED = 0.1
@@ -79,15 +75,6 @@ def training_warnings(steps: Sequence[StepRow], stopped: str | None) -> Iterable
 
 Costs = Mapping[str, Mapping[str, float | None]]
 """The costs by role (generator, judge): calls, cached, prompt_tokens, ..., and usd, None without a price."""
-
-
-def channel_costs(channel: Channel) -> dict[str, float | None]:
-    """Returns the requests and costs of a channel in this process; US dollars are None if no price is
-    known.
-    """
-    totals: dict[str, float | None] = asdict(channel.totals)
-    known = getattr(channel.llm, "pricing", None) is not None or totals["usd"]
-    return {**totals, "usd": totals["usd"] if known else None}
 
 
 def costs_section(costs: Costs, seconds: float) -> list[str]:

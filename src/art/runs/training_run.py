@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from art.backend import Backend
     from art.gather import AfterEach
     from art.model import TrainableModel
-    from art.rewards.llm.budget import Budget
-    from art.rewards.llm.cache import AnswerCache
     from art.rewards.reward import Reward
 
 Task = TypeVar("Task")
@@ -125,37 +123,9 @@ class TaskRollouts(ABC, Generic[Task]):
         return int.from_bytes(hashlib.sha256(place.encode()).digest()[:4]) >> 1
 
 
-BUDGET_FILE = "budget.sqlite3"
-
-
 def runs_root(path: str | Path | None) -> Path:
     """Returns the folder of all runs and answers: None is ./.art."""
     return Path(path) if path is not None else Path.cwd() / ".art"
-
-
-def answer_cache_in(root: Path) -> AnswerCache:
-    """Returns the default file of the cached answers of judges and generators."""
-    from art.rewards.llm.cache import DEFAULT_PATH, AnswerCache
-
-    return AnswerCache(root / DEFAULT_PATH.name)
-
-
-def keep_budget(budget: Budget | None, folder: Path, tell: OnProgress) -> None:
-    """Stores the amounts spent in the run's folder: a resumed run has the remaining budget.
-
-    A budget that has a file of its own stays there. Raises ConfigurationError.
-    """
-    if budget is None:
-        return
-    budget.keep(folder / BUDGET_FILE)
-    spent = budget.spent
-    if spent.calls:
-        used = ", ".join(
-            f"{getattr(spent, name):g} of {limit:g} {name}"
-            for name, limit in budget.limits.items()
-            if limit is not None
-        )
-        tell(f"of the budget are spent already: {used}")
 
 
 def model_to_train(root: Path, name: str, project: str, base_model: str) -> TrainableModel[Any, Any]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from art.errors import CheckpointMissingError, ConfigurationError, StepMissingError, UnreadableFileError
 from art.process.files import PRIVATE, make_private_folder, write_whole
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 METRIC_SUMS = "_metrics_builder_state"
 _PATIENCE_S = 30.0
 _STEP = b'"step":'
+_END = 512
+"""Bytes by which a history is known again."""
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
@@ -138,37 +140,75 @@ def read_history(
     Raises UnreadableFileError for what no log writes: no plain file, a line that is too long, too deep or no
     text.
     """
-    if not path.exists():
-        return
+    if path.exists():
+        with open_foreign(path) as file:
+            yield from _rows(path, file, names, steps)
+
+
+def _rows(
+    path: Path, file: IO[bytes], names: Collection[str], steps: Collection[int] | None
+) -> Iterator[dict[str, Any]]:
+    """The rows from where the file stands."""
     wanted = [json.dumps(name).encode() for name in names]
-    with open_foreign(path) as file:
-        for number, line in read_lines(file):
-            if line is not None and wanted and not any(name in line for name in wanted):
-                continue
-            if line is not None and steps is not None and not _has_step(line, steps):
-                continue
-            try:
-                if line is None:
-                    raise too_long()
-                row = parse_json(line.decode("utf-8"))
-            except json.JSONDecodeError:
-                continue  # torn by a kill
-            except ValueError as error:
-                raise UnreadableFileError(f"{path}, line {number}: {error}") from error
-            if isinstance(row, dict):
-                yield row
+    for number, line in read_lines(file):
+        if line is not None and wanted and not any(name in line for name in wanted):
+            continue
+        if line is not None and steps is not None and not _has_step(line, steps):
+            continue
+        try:
+            if line is None:
+                raise too_long()
+            row = parse_json(line.decode("utf-8"))
+        except json.JSONDecodeError:
+            continue  # torn by a kill
+        except ValueError as error:
+            raise UnreadableFileError(f"{path}, line {number}: {error}") from error
+        if isinstance(row, dict):
+            yield row
+
+
+class MetricHistory:
+    """The values of a metric in a history, which only grows: no row of it is read twice."""
+
+    def __init__(self, path: Path, metric: str) -> None:
+        self._path, self._names = path, spellings(metric)
+        self._read: tuple[int, bytes, dict[str, dict[int, list[float]]]] = (0, b"", {})
+        """The bytes that are read, the last of them, and the values by spelling and step."""
+
+    def best_step(self) -> int | None:
+        """As `best_step`."""
+        is_first = not self._read[0]
+        try:
+            return self._best_step()
+        except UnreadableFileError:
+            if is_first:
+                raise
+            return self._best_step()  # which counts lines from the start
+
+    def _best_step(self) -> int | None:
+        (at, end, found), self._read = self._read, (0, b"", {})  # a reading that fails begins anew
+        if not self._path.exists():
+            return None
+        with open_foreign(self._path) as file:
+            if not found or os.pread(file.fileno(), len(end), at - len(end)) != end:  # another file
+                at, found = 0, {name: {} for name in self._names}
+            file.seek(at)
+            for row in _rows(self._path, file, self._names, None):
+                for name in found.keys() & row.keys():
+                    with suppress(KeyError, TypeError, ValueError, OverflowError):  # no log writes such a row
+                        step, value = int(row["step"]), float(row[name])
+                        found[name].setdefault(step, []).append(value)
+            at = file.tell()
+            end = os.pread(file.fileno(), _END, max(0, at - _END))
+        if end.endswith(b"\n"):  # else the last row may still grow
+            self._read = at, end, found
+        values = next((values for values in found.values() if values), {})
+        return max(values, key=lambda step: (fmean(values[step]), step), default=None)
 
 
 def best_step(path: Path, metric: str) -> int | None:
     """The step with the highest mean of a metric (the later one of equals), or None when no row has it."""
-    found: dict[str, dict[int, list[float]]] = {name: {} for name in spellings(metric)}
-    for row in read_history(path, names=found):
-        for name in found.keys() & row.keys():
-            with suppress(KeyError, TypeError, ValueError, OverflowError):  # no log writes such a row
-                step, value = int(row["step"]), float(row[name])
-                found[name].setdefault(step, []).append(value)
-    values = next((values for values in found.values() if values), {})
-    return max(values, key=lambda step: (fmean(values[step]), step), default=None)
+    return MetricHistory(path, metric).best_step()
 
 
 def closest_metrics(path: Path, metric: str) -> list[str]:

@@ -43,7 +43,8 @@ from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError, EnvironmentFailedError, extra_needed
 from art.types import SHOW, Unscored
 from art_extensions.environments.inspect_roles import RolePlayer, find_player, make_role
-from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment, ModelRequests
+from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment
+from art_extensions.environments.model_requests import ModelRequests
 
 if TYPE_CHECKING:
     from art.model import Model

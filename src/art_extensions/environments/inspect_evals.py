@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from art.environments.adapters.environment import check_sizes
 from art.errors import ConfigurationError, EnvironmentFailedError, did_you_mean, extra_needed
 from art_extensions.environments.inspect_ai import InspectEnvironment
-from art_extensions.environments.library_environment import ModelRequests
+from art_extensions.environments.model_requests import ModelRequests
 
 if TYPE_CHECKING:
     from art.environments.adapters.environment import Scenario

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from art.environments.adapters.environment import (
     CALL_S,
-    REQUEST_S,
     EnvironmentThread,
     RolloutConversation,
     check_sizes,
     check_split,
     scenario_seed,
 )
-from art.environments.tasks import turn_seed
 from art.types import text_of_content
 
 if TYPE_CHECKING:
@@ -132,44 +128,6 @@ class LibraryEnvironment:
         )
         conversation.trajectory.tools = [*tools] or None
         return conversation
-
-
-@dataclass
-class ModelRequests:
-    """The requests of one rollout to the model. All of them are made in one loop."""
-
-    seed: int | None
-    listener: Any
-    """Hears the completions; None: nobody does."""
-    count: int = 0
-    open: int = 0
-    answered: int = 0
-    changed_at: float = field(default_factory=time.monotonic)
-    error: Exception | None = None
-    """What the last request that failed raised."""
-
-    @contextmanager
-    def asking(self) -> Iterator[dict[str, Any]]:
-        """Gives the arguments of a request, which runs inside the block."""
-        from art.recording.listeners import listening
-
-        seeded = {} if self.seed is None else {"seed": turn_seed(self.seed, self.count)}
-        self.count += 1
-        self.open += 1
-        try:
-            with listening(self.listener):
-                yield {"timeout": REQUEST_S, **seeded}
-            self.answered += 1
-        except Exception as error:
-            self.error = error
-            raise
-        finally:
-            self.open -= 1
-            self.changed_at = time.monotonic()
-
-    def left_s(self, deadline_s: float) -> float:
-        """Returns how long the environment may still take, in seconds, if no request begins."""
-        return deadline_s if self.open else self.changed_at + deadline_s - time.monotonic()
 
 
 def newest_calls(conversation: RolloutConversation) -> Sequence[Any]:

@@ -25,7 +25,7 @@ from art_extensions.environments.inspect_evals import MAX_TURNS, STOP, InspectEv
 
 if TYPE_CHECKING:
     from art.model import Model
-    from art_extensions.environments.library_environment import ModelRequests
+    from art_extensions.environments.model_requests import ModelRequests
 
 DOMAINS = ("airline", "retail", "telecom")
 TRANSFER = "###TRANSFER###"

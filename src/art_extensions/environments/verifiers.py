@@ -48,10 +48,10 @@ from art.types import SHOW, Unscored, is_choice, sample_id
 from art_extensions.environments.library_environment import (
     AdapterOptions,
     LibraryEnvironment,
-    ModelRequests,
     takes_options,
     text_of_turns,
 )
+from art_extensions.environments.model_requests import ModelRequests
 
 if TYPE_CHECKING:
     from art.model import Model

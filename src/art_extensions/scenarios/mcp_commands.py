@@ -317,9 +317,9 @@ def generate_file(
     """Write checked scenarios to a file. Returns the exit code."""
 
     async def work() -> None:
-        from art.runs.training_run import answer_cache_in
         from art_extensions.scenarios.mcp_rl.mcp_run import scenario_generator
         from art_extensions.scenarios.mcp_rl.settings import TrainSettings, checked_scenarios_of
+        from art_extensions.scenarios.run_costs import answer_cache_in
 
         chosen = dict(keywords)
         channel = scenario_generator(cache=answer_cache_in(chosen.pop("path")), **asked.keywords())

@@ -11,6 +11,11 @@ from typer.testing import CliRunner
 from art.cli import app, main, training_verbs
 from art_extensions.scenarios import autorl_command, mcp_commands
 
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)
+)
+"""A billion laughs."""
+
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
@@ -107,7 +112,11 @@ def test_every_command_that_trains_is_known() -> None:
         ("? [a]\n: b", "write one option a line"),
         ("steps: \x00", "cannot be read as YAML"),
         ("a: *b", "found undefined alias"),
-        ("[" * 600, "cannot be read as YAML"),
+        ("[" * 600, "it nests deeper than 16, or has over 100 aliases"),
+        ("{a: " * 17 + "1" + "}" * 17, "it nests deeper than 16, or has over 100 aliases"),
+        (LAUGHS, "it nests deeper than 16, or has over 100 aliases"),
+        ("a: &a x\nenvironment_option: [" + "*a, " * 101 + "]", "has over 100 aliases"),
+        ("# " + "x" * (256 << 10), "it is longer than 256 KiB"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(given: dict[str, Any], text: str, words: str) -> None:
@@ -115,11 +124,19 @@ def test_what_is_wrong_is_said_in_one_line(given: dict[str, Any], text: str, wor
     assert code == 2 and words in said and said.count("\n") == 1 and not given
 
 
+def test_what_is_as_large_as_is_allowed(given: dict[str, Any]) -> None:
+    words = "train", "--environment", "mail", "--base-model", "m", "--config", "run.yaml"
+    aliases = "name: &a x\nenvironment_option: [" + "*a, " * 100 + "]"
+    code, said = art(f"{aliases}\n# {'x' * (250 << 10)}", *words)
+    assert code == 0, said
+    assert given["name"] == "x"
+
+
 def test_a_file_that_is_no_text_or_not_there(given: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"name: \xe4\n")
     for file in ("latin.yaml", "none.yaml"):
         code, said = art("", "quickstart", "--config", file)
-        assert code == 2 and f"--config '{file}' cannot be read as YAML" in said and said.count("\n") == 1
+        assert code == 2 and f"--config '{file}': it cannot be read as YAML" in said and said.count("\n") == 1
     assert art("", "quickstart", "--config", "run.yaml")[0] == 0
 
 

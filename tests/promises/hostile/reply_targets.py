@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import cache
 
@@ -121,6 +122,25 @@ def mcp_server(content: bytes, place: Place) -> object:
             return OfferedTools(await session.tools()).schemas
 
     return asyncio.run(ask())
+
+
+def mcp_http_reply(content: bytes, place: Place) -> object:
+    """A first line with the reply's type and how it is packed, then the body, in pieces of 1,000 bytes."""
+    from art_extensions.scenarios.mcp.reply_limits import limit_reply
+
+    first, _, body = content.partition(b"\n")
+    kind, _, packing = first.decode("utf-8", "replace").partition(" ")
+
+    async def read() -> list[bytes]:
+        async def pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(body), 1000):
+                yield body[start : start + 1000]
+
+        return [
+            one async for one in limit_reply(pieces(), {"content-type": kind, "content-encoding": packing})
+        ]
+
+    return asyncio.run(read())
 
 
 def harbor_rewards(content: bytes, place: Place) -> object:

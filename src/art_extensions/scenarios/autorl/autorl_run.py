@@ -16,7 +16,7 @@ from art.environments.measure import Measure, rollout_metrics
 from art.errors import ConfigurationError
 from art.rewards.llm.channel import Channel
 from art.runs.folder import AboveZero, Count, JudgedRunFolder, Share, TaskSettings
-from art.runs.report import RunReport, channel_costs, quoted
+from art.runs.report import RunReport, quoted
 from art.runs.training_run import OnProgress, TaskRollouts, TrainingRun
 from art.tracking.folders import stored_name
 from art.trajectories import Trajectory
@@ -29,6 +29,7 @@ from art_extensions.scenarios.autorl.preparation import (
     write_system_prompt,
 )
 from art_extensions.scenarios.judges import Judges
+from art_extensions.scenarios.run_costs import channel_costs
 
 if TYPE_CHECKING:
     from art.model import Model, TrainableModel

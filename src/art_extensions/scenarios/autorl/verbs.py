@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.errors import ConfigurationError
-from art.runs.training_run import answer_cache_in, keep_budget, model_to_train, runs_root, serve_model
+from art.runs.training_run import model_to_train, runs_root, serve_model
 from art.tracking.folders import stored_name
 from art_extensions.scenarios.autorl.autorl_run import AutoRLFolder, AutoRLRun, AutoRLSettings, GivenTexts
 from art_extensions.scenarios.autorl.preparation import GENERATOR_SOURCE
 from art_extensions.scenarios.generator import DEFAULT_GENERATOR, generator_channel
 from art_extensions.scenarios.judges import JUDGE, Candidate, judges_of
+from art_extensions.scenarios.run_costs import answer_cache_in, keep_budget
 
 if TYPE_CHECKING:
     from art.backend import Backend

@@ -55,12 +55,17 @@ class LiveServer:
         self._stop = asyncio.Event()
         self._words = ServerDiagnostics()
         self._task: asyncio.Task[None] | None = None
+        self._given_up: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
         """Connect. Raises McpError, and McpTimeoutError when it takes longer than the timeout."""
         ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._live(ready), name=f"mcp {self.label}")
-        await asyncio.wait({self._task, ready}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+        self._given_up = asyncio.create_task(self._words.given_up.wait())
+        await asyncio.wait(
+            {self._task, ready, self._given_up}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
+        )
+        self._check_words()
         if ready.done():
             self._client = ready.result()
             return
@@ -75,6 +80,10 @@ class LiveServer:
             f"MCP server {self.label!r} was not ready within {self._timeout:g} s{self._words.text()}"
         )
 
+    def _check_words(self) -> None:
+        if self._words.given_up.is_set():
+            raise McpError(f"MCP server {self.label!r} is given up{self._words.text()}")
+
     async def _live(self, ready: asyncio.Future[Any]) -> None:
         async with AsyncExitStack() as stack:
             client = await open_client(self._server, stack, self._words)
@@ -88,6 +97,8 @@ class LiveServer:
         if task is None:
             return
         self._stop.set()
+        if self._given_up is not None:
+            self._given_up.cancel()
         if self._client is None:
             task.cancel()  # still on its way
         await asyncio.wait({task}, timeout=CLOSING_S)
@@ -164,10 +175,12 @@ class LiveServer:
         """The answer, or an error as soon as the server is gone or the time is over."""
         from pydantic import ValidationError
 
-        assert self._task is not None
+        assert self._task is not None and self._given_up is not None
         request = asyncio.ensure_future(question)
         try:
-            await asyncio.wait({request, self._task}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            ends = {request, self._task, self._given_up}
+            await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            self._check_words()
             if request.done():
                 return request.result()
             if self._task.done():

@@ -5,13 +5,15 @@ length and logs each line that is no message, so a server that floods its output
 of a run. This one reads lines of at most `LINE_LIMIT` bytes, gives up after `STRAY_LINES` that are no
 messages, and keeps the end of standard error for errors.
 
-Over streamable HTTP it is the SDK's transport, over a client that keeps secrets and tells statuses.
+Over streamable HTTP it is the SDK's transport, over a client that keeps secrets, tells statuses and reads
+replies within the limits of `reply_limits`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import math
 import os
 import shutil
@@ -26,6 +28,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from art.errors import ConfigurationError, McpError
 from art.process.reaper import reaper
+from art_extensions.scenarios.mcp.reply_limits import ENCODINGS, MOST_ITEMS, limit_reply, longest_list
 from art_extensions.scenarios.mcp.sdk import has_version_2, load_sdk
 from art_extensions.scenarios.mcp.server_address import HttpServer, InProcessServer, Server, StdioServer
 from art_extensions.scenarios.mcp.version_1 import open_session
@@ -40,8 +43,6 @@ LINE_LIMIT = 16 << 20
 """Bytes of one message."""
 LARGE = 128 * 1024
 """Bytes from which a line is read by a thread."""
-MOST_ITEMS = 5_000
-"""The items of a list of a result: the SDK makes an object of each in the event loop. Tools come in pages."""
 STRAY_LINES = 1000
 """Some programs print a banner; one that prints so many lines speaks another language."""
 STDERR_KEPT = 2000
@@ -56,11 +57,19 @@ _KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 
 class ServerDiagnostics:
-    """The last output and exit of a server's program, for error messages."""
+    """What is known of a server's trouble, and of the last output and exit of its program, for errors."""
 
     def __init__(self) -> None:
         self.stderr = b""
         self.trouble = ""
+        self.given_up = asyncio.Event()
+        """Set when the server did what ends the session; `trouble` says what."""
+
+    def give_up(self, trouble: str) -> None:
+        """Ends the session: it asks nothing more."""
+        if not self.given_up.is_set():
+            self.trouble = trouble
+            self.given_up.set()
 
     def text(self) -> str:
         """Empty if nothing is known."""
@@ -161,7 +170,8 @@ async def _read(
                     shown = line[:80].decode("utf-8", errors="replace").strip()
                     words.trouble = f"wrote {stray} lines that are no messages, such as {shown!r}"
                     break
-                if (items := _longest_list(message)) > MOST_ITEMS:
+                answer = getattr(message, "root", message)
+                if (items := longest_list(getattr(answer, "result", None))) > MOST_ITEMS:
                     words.trouble = f"wrote a message with {items} items, more than {MOST_ITEMS}"
                     break
                 await arriving.send(SessionMessage(message))
@@ -172,13 +182,6 @@ async def _read(
     with suppress(ConnectionError):
         while await process.stdout.read(1 << 16):
             pass
-
-
-def _longest_list(message: Any) -> int:
-    """The items of the longest list that a result has: tools, or parts of a text."""
-    result = getattr(getattr(message, "root", message), "result", None)
-    values = result.values() if isinstance(result, dict) else ()
-    return max((len(one) for one in values if isinstance(one, list)), default=0)
 
 
 async def _line(stdout: asyncio.StreamReader, words: ServerDiagnostics) -> bytes:
@@ -247,6 +250,8 @@ ATTEMPTS = 4
 LONGEST_WAIT_S = 30.0
 NOT_THERE = frozenset({404, 405})
 """Answers of a path at which no MCP server listens."""
+_REFRAMED = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+"""Headers that describe a body as it travelled."""
 REFUSED = frozenset({401, 402, 403, 407, 408, 429})
 """The HTTP statuses that, like those from 500 on, say nothing about the call itself."""
 
@@ -260,35 +265,74 @@ async def open_http(server: HttpServer, stack: AsyncExitStack, words: ServerDiag
     http = http_package()
     address = urlsplit(server.url)
 
-    class Outermost(http.AsyncHTTPTransport):  # type: ignore[misc,name-defined]
+    client = http.AsyncClient(
+        headers={"accept-encoding": ENCODINGS, **server.headers},
+        auth=(address.username, address.password or "") if address.username else None,
+        transport=_transport_kind(http, address.query, words)(verify=await asyncio.to_thread(tls)),
+        timeout=http.Timeout(CONNECT_S, read=None),  # each question to a session has its own deadline
+    )
+    await stack.enter_async_context(client)
+    host = address.netloc.rpartition("@")[2]
+    open_streams: Any = streamable_http.streamable_http_client
+    known = inspect.signature(open_streams).parameters
+    limit: dict[str, Any] = (
+        {"max_sse_event_size": None} if "max_sse_event_size" in known else {}
+    )  # ours ends the session
+    return open_streams(
+        urlunsplit((address.scheme, host, address.path or "/", "", "")), http_client=client, **limit
+    )
+
+
+def _transport_kind(http: Any, query: str, words: ServerDiagnostics) -> Any:
+    """A class of transports to one server; `http`: the package of the SDK's clients."""
+
+    class LimitedReply(http.AsyncByteStream):  # type: ignore[misc]
+        """The body of a reply, within limits; one beyond them ends the session."""
+
+        def __init__(self, reply: httpx2.Response) -> None:
+            self._headers: Any = reply.headers
+            self._stream: Any = reply.stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            try:
+                async for part in limit_reply(self._stream, self._headers):
+                    yield part
+            except McpError as error:
+                words.give_up(str(error))
+                raise
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    class Outermost(http.AsyncHTTPTransport):  # type: ignore[misc]
         """Adds the query on the way out, since the client logs the address of each request that it knows."""
 
         _met = False
         """Whether there was an answer that is no error: then the address is right."""
 
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            sent = _with_query(request, address.query)
+            if words.given_up.is_set():
+                raise http.ConnectError("the session is over")
+            sent = _with_query(request, query)
             for attempt in range(1, ATTEMPTS + 1):
                 response: httpx2.Response = await super().handle_async_request(sent)
                 if response.status_code not in BUSY or attempt == ATTEMPTS:
                     break
                 await response.aclose()
                 await asyncio.sleep(_wait(response, attempt))
-            words.trouble = _server_failure(request, response.status_code, first=not self._met)
+            if not words.given_up.is_set():
+                words.trouble = _server_failure(request, response.status_code, first=not self._met)
             self._met = self._met or response.is_success
-            return response
+            headers = [pair for pair in response.headers.multi_items() if pair[0] not in _REFRAMED]
+            plain: httpx2.Response = http.Response(
+                response.status_code,
+                headers=headers,
+                stream=LimitedReply(response),
+                extensions=response.extensions,
+            )
+            return plain
 
-    client = http.AsyncClient(
-        headers=dict(server.headers),
-        auth=(address.username, address.password or "") if address.username else None,
-        transport=Outermost(verify=await asyncio.to_thread(tls)),
-        timeout=http.Timeout(CONNECT_S, read=None),  # each question to a session has its own deadline
-    )
-    await stack.enter_async_context(client)
-    host = address.netloc.rpartition("@")[2]
-    return streamable_http.streamable_http_client(
-        urlunsplit((address.scheme, host, address.path or "/", "", "")), http_client=client
-    )
+    return Outermost
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from art.environments.measure import MEASURE, Measure, mean_of_known, measured_value
 from art.errors import ConfigurationError
 from art.runs.folder import JudgedRunFolder
-from art.runs.report import Costs, RunReport, channel_costs
+from art.runs.report import Costs, RunReport
 from art.runs.training_run import TASK_METADATA, OnProgress, TaskRollouts, TrainingRun
 from art.tracking.folders import stored_name
 from art.trajectories import Trajectory, TrajectoryGroup
@@ -28,6 +28,7 @@ from art_extensions.scenarios.mcp_rl.settings import (
     split_own_scenarios,
     tools_and_documents,
 )
+from art_extensions.scenarios.run_costs import channel_costs
 
 if TYPE_CHECKING:
     from art.model import TrainableModel

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from art.runs.training_run import answer_cache_in, keep_budget, model_to_train, runs_root, serve_model
+from art.runs.training_run import model_to_train, runs_root, serve_model
 from art_extensions.scenarios.generator import DEFAULT_GENERATOR
 from art_extensions.scenarios.judges import JUDGE, Candidate
 from art_extensions.scenarios.mcp_rl.mcp_run import (
@@ -19,6 +19,7 @@ from art_extensions.scenarios.mcp_rl.mcp_run import (
     scenario_generator,
 )
 from art_extensions.scenarios.mcp_rl.settings import TrainSettings
+from art_extensions.scenarios.run_costs import answer_cache_in, keep_budget
 
 if TYPE_CHECKING:
     from art.backend import Backend
