@@ -146,7 +146,7 @@ class Run:
             self._begin("evaluate")
             replies = [await self._chat(f"evaluate {at}", temperature=0.0) for at in range(GREEDY)]
             step = await self._model.get_step()
-            self._begin("shut down")
+            self._begin("shut-down")
         texts = [reply.choices[0].message.content for reply in replies]
         evaluated = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
         tell(steps=step, evaluated=evaluated)
