@@ -218,6 +218,7 @@ class Trial:
             message=run.last("message") or "",
             steps=run.last("steps"),
             evaluated=run.last("evaluated") or "",
+            phases=tuple(line["phase"] for line in run.told if "phase" in line),
             seconds=round(seconds, 1),
         )
 
