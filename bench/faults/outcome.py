@@ -55,6 +55,8 @@ class Ended:
     message: str = ""
     steps: int | None = None
     evaluated: str = ""
+    phases: tuple[str, ...] = ()
+    """Those of which it told, in their order."""
     seconds: float = 0.0
 
 

@@ -2,8 +2,9 @@
 
     python -m bench.faults.paid_judge --port PORT --log FILE
 
-The judge notes a question when it comes in, the program when its answer is on the disk. A question that comes
-in after its answer was recorded was paid for twice.
+The program notes a question before it is sent and when its answer is on the disk, the judge when it comes
+in. One that is sent after its answer was recorded was paid for twice, and so was one that comes in more often
+than it was sent. A question that was given up on a line that stalls may come in late: it was sent before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import math
 import sys
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +28,8 @@ KEY = "test-key"
 @dataclass(frozen=True, kw_only=True)
 class JudgeBooks:
     """The questions of one run. asked: how often any came in. recorded: answers that the run has on its disk.
-    again: questions that came in although their answer was recorded. unheard: recorded ones that did not
-    come in."""
+    again: questions that were sent although their answer was recorded, or came in more often than they were
+    sent. unheard: recorded ones that did not come in."""
 
     asked: int
     recorded: int
@@ -35,16 +37,19 @@ class JudgeBooks:
     unheard: int
 
 
-def read_books(asked: Path, recorded: Path, *, since: float) -> JudgeBooks:
-    """since: by the monotonic clock; what the judge heard before belongs to another run."""
+def read_books(asked: Path, sent: Path, recorded: Path, *, since: float) -> JudgeBooks:
+    """asked: what the judge heard. since: by the monotonic clock; what was heard before belongs to another
+    run."""
     questions = [(name, at) for name, at in _lines(asked) if at >= since]
     kept: dict[str, float] = {}
     for name, at in _lines(recorded):
         kept.setdefault(name, at)
+    sendings = _lines(sent)
+    unsent = Counter(name for name, _ in questions) - Counter(name for name, _ in sendings)
     return JudgeBooks(
         asked=len(questions),
         recorded=len(kept),
-        again=sum(at > kept.get(name, math.inf) for name, at in questions),
+        again=sum(at > kept.get(name, math.inf) for name, at in sendings) + unsent.total(),
         unheard=len(kept.keys() - {name for name, _ in questions}),
     )
 

@@ -26,7 +26,8 @@ from art.environments.adapters.registry import find_environment
 from art.errors import ARTError
 from art.rewards import Rubric
 from art.rewards.llm.cache import AnswerCache
-from art.rewards.llm.request import Reply, Request
+from art.rewards.llm.names import resolve_llm
+from art.rewards.llm.request import Llm, Reply, Request
 
 PROJECT, NAME = "faults", "player"
 STEPS = 2
@@ -46,15 +47,17 @@ OPTIONS: dict[str, Any] = {
 class Asked:
     """What a run is made of.
 
-    path: the folder of the run. recorded: the file that names each question of the judge whose answer the run
-    has on its disk. server: address and key of a server that runs already; None: a `LocalBackend`. mcp: the
-    address of an MCP server that each rollout asks. environment: that of an environment in which each rollout
-    plays. is_patient: no number of restarts is a reason to give up.
+    path: the folder of the run. sent: the file that names each question as it goes to the judge. recorded:
+    the one that names each whose answer the run has on its disk. server: address and key of a server that
+    runs already; None: a `LocalBackend`. mcp: the address of an MCP server that each rollout asks.
+    environment: that of an environment in which each rollout plays. is_patient: no number of restarts is a
+    reason to give up.
     """
 
     path: str
     judge: str
     judge_key: str
+    sent: str
     recorded: str
     server: tuple[str, str] | None = None
     mcp: str | None = None
@@ -75,6 +78,20 @@ def note_question(path: Path, messages: Sequence[Mapping[str, Any]]) -> None:
     name = hashlib.sha256(text.encode()).hexdigest()
     with path.open("a", encoding="utf-8") as file:
         file.write(f"{json.dumps([name, time.monotonic()])}\n")
+
+
+class NotingLlm:
+    """A model that is asked, and notes each question before it is sent, also when it is sent again."""
+
+    def __init__(self, llm: Llm, sent: str) -> None:
+        self._llm, self._sent = llm, Path(sent)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    async def complete(self, request: Request) -> Reply:
+        note_question(self._sent, request.messages)
+        return await self._llm.complete(request)
 
 
 class RecordingCache(AnswerCache):
@@ -105,14 +122,13 @@ class Run:
         self._model = art.TrainableModel(
             name=NAME, project=PROJECT, base_model="art/nano-games", base_path=asked.path, report_metrics=[]
         )
+        # A user who wants to hear of a judge that is silent within a minute.
+        options = {"num_retries": 2}
+        judge = resolve_llm("the-judge", base_url=asked.judge, api_key=asked.judge_key, params=options)
         self._judge = Rubric(
             {"good": "The reply is good."},
-            "the-judge",
-            base_url=asked.judge,
-            api_key=asked.judge_key,
+            NotingLlm(judge, asked.sent),
             cache=RecordingCache(f"{asked.path}/judge.sqlite3", asked.recorded),
-            # A user who wants to hear of a judge that is silent within a minute.
-            params={"num_retries": 2},
             deadline=10.0,
         )
         self._environment: Any = None
@@ -146,7 +162,7 @@ class Run:
             self._begin("evaluate")
             replies = [await self._chat(f"evaluate {at}", temperature=0.0) for at in range(GREEDY)]
             step = await self._model.get_step()
-            self._begin("shut down")
+            self._begin("shut-down")
         texts = [reply.choices[0].message.content for reply in replies]
         evaluated = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
         tell(steps=step, evaluated=evaluated)

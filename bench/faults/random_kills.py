@@ -55,6 +55,7 @@ class DisturbedRun:
             "path": str(self.folder / "run"),
             "judge": self.address.url,
             "judge_key": self.address.key,
+            "sent": str(self.folder / "sent_questions.jsonl"),
             "recorded": str(self.folder / "recorded_answers.jsonl"),
             "is_patient": True,
         }
@@ -76,7 +77,9 @@ class DisturbedRun:
             evaluated=run.last("evaluated") or "",
             seconds=round(time.monotonic() - begun, 1),
         )
-        books = read_books(self.address.log, Path(str(asked["recorded"])), since=begun)
+        books = read_books(
+            self.address.log, Path(str(asked["sent"])), Path(str(asked["recorded"])), since=begun
+        )
         return Outcome(
             hit=True, first=ended, found=examine(self.folder / "run"), books=books, orphans=orphans
         )

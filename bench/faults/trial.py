@@ -98,7 +98,7 @@ class Trial:
         self._struck_at: float | None = None
         self._was_struck = self._missed = False
         self.path = folder / "run"
-        self._recorded = folder / "recorded_answers.jsonl"
+        self._sent, self._recorded = folder / "sent_questions.jsonl", folder / "recorded_answers.jsonl"
         self._begun = time.monotonic()
 
     def run(self) -> Outcome:
@@ -134,7 +134,7 @@ class Trial:
             )
 
     def _read_books(self) -> JudgeBooks:
-        return read_books(self._judge.log, self._recorded, since=self._begun)
+        return read_books(self._judge.log, self._sent, self._recorded, since=self._begun)
 
     def _copy_run(self, finished: FinishedRun, asked: dict[str, object]) -> dict[str, str]:
         """Returns the files of the copy, in which a replay shall change nothing."""
@@ -166,6 +166,7 @@ class Trial:
             "path": str(self.path),
             "judge": self._judge.url,
             "judge_key": self._judge.key,
+            "sent": str(self._sent),
             "recorded": str(self._recorded),
             "server": server,
             "mcp": address if setup.mcp else None,
@@ -218,6 +219,7 @@ class Trial:
             message=run.last("message") or "",
             steps=run.last("steps"),
             evaluated=run.last("evaluated") or "",
+            phases=tuple(line["phase"] for line in run.told if "phase" in line),
             seconds=round(seconds, 1),
         )
 

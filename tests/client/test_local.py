@@ -144,6 +144,12 @@ async def test_a_refusal_to_start_tells_its_reason(tmp_path, model):
             await model.register(backend)
 
 
+async def test_a_server_that_meets_a_full_disk_at_its_start_is_a_disk_error(tmp_path, model):
+    async with make(tmp_path, error="the disk is full", kind="DiskError") as backend:
+        with pytest.raises(errors.DiskError, match="the disk is full"):
+            await model.register(backend)
+
+
 async def test_start_has_a_deadline(tmp_path, model):
     async with make(tmp_path, SupervisorLimits(start_s=0.5, stop_s=1.0), hang=True) as backend:
         with pytest.raises(errors.DeadlineError, match=r"did not serve within 0.5 s"):

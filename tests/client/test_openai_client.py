@@ -11,13 +11,16 @@ import pytest
 from bench.faults.links import Relay
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
+from starlette.responses import JSONResponse
 from wire_double import KEY, Double, error
 
 import art
+from art import errors
 from art.client.http import connection
 from art.client.http import openai_client as openai_client_module
 from art.client.http.openai_client import RolloutOpenAI, SampledTexts, openai_client
 from art.rollout_tasks import in_rollout, rollout_scope
+from art.server.http import error_body, status_of
 from waiting import until
 
 ASK = [{"role": "user", "content": "x é\U0001f600"}]
@@ -105,6 +108,20 @@ async def test_refusals_are_openai_s_errors(client, double: Double, status, kind
     with pytest.raises(kind, match="not like this") as caught:
         await client.chat.completions.create(model="m", messages=ASK)
     assert caught.value.code == "bad_field"
+
+
+async def test_a_full_disk_is_the_error_of_openai_and_ours_at_once(client, double: Double):
+    """Each further try would be sampled and thrown away."""
+    full = errors.DiskError("cannot write 1 samples: the disk is full")
+    status, headers = status_of(full)
+    sent = {name.decode(): value.decode() for name, value in headers}
+    double.refusals = [JSONResponse(error_body(full), status, sent) for _ in range(2)]
+    with pytest.raises(errors.DiskError, match="the disk is full") as caught:
+        await client.chat.completions.create(model="m", messages=ASK)
+    assert isinstance(caught.value, openai.InternalServerError)
+    assert (caught.value.code, caught.value.status_code) == ("disk_error", 507)
+    assert not double.refusals, "the lane's request and one of openai's"
+    assert len(double.headers) == 2
 
 
 async def test_wrong_key(server):

@@ -263,7 +263,9 @@ def main() -> None:
     told = json.loads(sys.stdin.readline())
     options = told.get("engine", {})
     if "error" in options:
-        print(json.dumps({"ready": False, "error": options["error"]}), flush=True)
+        print(
+            json.dumps({"ready": False, "error": options["error"], "kind": options.get("kind")}), flush=True
+        )
         sys.exit(3)
     if options.get("die"):
         print("the last words", file=sys.stderr, flush=True)

@@ -22,7 +22,7 @@ from bench.faults.random_kills import kill_at_random
 from bench.faults.records import read_random
 from bench.faults.setups import JudgeAddress, Setup, judge_server
 from bench.faults.table import Cell, read_table
-from bench.faults.trial import Trial
+from bench.faults.trial import JOB_PHASES, Trial
 
 pytestmark = [
     pytest.mark.slow,
@@ -68,6 +68,10 @@ def run(name: str, folder: Path, address: JudgeAddress) -> tuple[Cell, Outcome]:
         if outcome.hit:
             return cell, outcome
     raise AssertionError(f"{name} was missed three times")
+
+
+def test_the_program_tells_of_each_phase_that_a_fault_waits_for(calm: Outcome) -> None:
+    assert set(read_table().phases) - {*JOB_PHASES, "replay"} <= set(calm.first.phases)
 
 
 @pytest.mark.parametrize("name", IN_CI)

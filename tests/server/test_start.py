@@ -121,6 +121,13 @@ def test_refusals_of_the_child_are_one_json_line(start: Start) -> None:
     assert server.end()[0] == 1
 
 
+def test_a_refusal_names_its_kind(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused = start({"data_dir": str(tmp_path / "file"), "key": KEY})
+    assert refused.said["kind"] == "DiskError" and str(tmp_path / "file") in refused.said["error"]
+    assert refused.end()[0] == 1
+
+
 def test_a_key_is_made_once_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     settings = ServerSettings(data_dir=tmp_path)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-from art.errors import ARTError, FolderInUseError
+from art.errors import ARTError
 from art.process.program_notes import ProgramNotes
 from art.process.running_server import RunningServer
 from art.server.process import run
@@ -42,8 +42,7 @@ def main() -> int:
         settings = parse_settings(sys.stdin.buffer.readline())
         run(settings, on_ready=_tell_ready, until=_stdin_end)
     except ARTError as error:
-        in_use = isinstance(error, FolderInUseError)
-        _write_line({"ready": False, "error": str(error), "folder_in_use": in_use})
+        _write_line({"ready": False, "error": str(error), "kind": type(error).__name__})
         return 1
     except Exception as error:
         logging.getLogger(__name__).exception("the server met a defect")

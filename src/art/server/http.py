@@ -513,7 +513,7 @@ def status_of(error: ARTError) -> tuple[int, tuple[tuple[bytes, bytes], ...]]:
     if isinstance(error, ConfigurationError):
         return 400, ()
     if isinstance(error, DiskError):
-        return error.status_code, ()
+        return error.status_code, ((b"x-should-retry", b"false"),)  # or openai has it sampled ten times more
     return 500, ()
 
 

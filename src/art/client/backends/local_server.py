@@ -42,6 +42,7 @@ from art.errors import (
     ARTError,
     ConfigurationError,
     DeadlineError,
+    DiskError,
     FolderInUseError,
     ServerUnreachableError,
     WorkerDiedError,
@@ -309,15 +310,15 @@ class ServerProcess:
             report = {"error": f"its first line is {line[:200]!r}"}
         if report.get("ready"):
             return int(report["port"])
-        code = child.poll()
         message = (
             f"the server did not start: {report.get('error')}. "
             f"Last lines of {self.log_path}:\n{self.log_tail()}"
         )
-        if code is not None and code < 0:
+        if (code := child.poll()) is not None and code < 0:
             raise _KilledAtStartError(message, code)
-        if report.get("folder_in_use"):
-            raise FolderInUseError(str(report["error"]))
+        for kind in (FolderInUseError, DiskError):
+            if report.get("kind") == kind.__name__:
+                raise kind(str(report["error"]))
         raise WorkerDiedError(message)
 
     def _first_line(self, child: subprocess.Popen[bytes], first: queue.Queue[bytes]) -> bytes:

@@ -31,6 +31,7 @@ from art.client.http.connection import (
     straight_transport,
 )
 from art.client.http.fast_http import Lane, complete_over_lane, lane_to, request_head
+from art.errors import DiskError
 from art.exchanges import AnsweredBy
 from art.recording.captured_reply import hear_reply, note_call, read_completion
 from art.recording.listeners import Listener, current_listener, listening
@@ -43,7 +44,6 @@ from art.wire.rollouts import ROLLOUT_HEADER, SAMPLE_FIELD
 
 REFRAMED = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 """Headers that describe a body as it travelled, not as it was read."""
-
 
 WAITS = "art.waits"
 """The extension of a request that a server's restart must not lose."""
@@ -228,20 +228,18 @@ class _Completions(AsyncCompletions):
     # `stream` is openai's: it calls `create`.
 
     async def create(self, **options: Any) -> Any:
-        client, options = self._prepared(options)
-        listener, started_at = current_listener(), time.time()
-        reply: Any = await client.short_way(options)
-        if reply is None:
-            with listening(None):  # heard below; what listens to all HTTP clients shall not hear it twice
-                reply = await super().create(**options)
-        _observe(reply, options, client, listener, started_at)
-        return reply
+        return await self._ask(super().create, options, is_plain=True)
 
     async def parse(self, **options: Any) -> Any:
+        return await self._ask(super().parse, options, is_plain=False)
+
+    async def _ask(self, ask: Callable[..., Awaitable[Any]], options: dict[str, Any], is_plain: bool) -> Any:
         client, options = self._prepared(options)
         listener, started_at = current_listener(), time.time()
-        with listening(None):
-            reply = await super().parse(**options)
+        reply: Any = await client.short_way(options) if is_plain else None
+        if reply is None:
+            with listening(None):  # heard below; what listens to all HTTP clients shall not hear it twice
+                reply = await ask(**options)
         _observe(reply, options, client, listener, started_at)
         return reply
 
@@ -253,8 +251,8 @@ class _Completions(AsyncCompletions):
         if messages is not None and not isinstance(messages, list):
             options = {**options, "messages": list(messages)}  # any iterable will do, and several read it
         if client.request_defaults:
-            own = options.get("extra_body")
-            options = {**options, "extra_body": deep_merge(client.request_defaults, own if own else {})}
+            own = options.get("extra_body") or {}
+            options = {**options, "extra_body": deep_merge(client.request_defaults, own)}
         return client, options
 
 
@@ -284,10 +282,9 @@ def _observe(
             note_call(completion, started_at)
             observer(request, completion)
 
-    # A stream or a raw response: both hold the HTTP response that their reader is going to read.
-    response = getattr(reply, "response", None) or reply.http_response
     tellers = [partial(read, observer) for observer in [*hearing, *observers]]
-    reading = watch_body(response, *tellers)
+    # A stream or a raw response: both hold the HTTP response that their reader is going to read.
+    reading = watch_body(getattr(reply, "response", None) or reply.http_response, *tellers)
     if reading is not None and listener is not None:
         listener.on_close.append(partial(reading.hand_over, tellers[0]))
 
@@ -321,7 +318,7 @@ class _TextTable:
         """Takes a slot. The table must not be full."""
         slot, known = self._find(sample)
         self.count += not known
-        self._samples[slot], self._texts[slot] = _sample_hash(sample), text
+        self._samples[slot], self._texts[slot] = hash(sample) or 1, text
 
     def text_of(self, sample: str) -> int | None:
         """Returns the hash of what a reply said; None for an unknown one."""
@@ -330,7 +327,7 @@ class _TextTable:
 
     def _find(self, sample: str) -> tuple[int, bool]:
         """The slot of a sample, or the free one where it belongs (linear probing)."""
-        wanted = _sample_hash(sample)
+        wanted = hash(sample) or 1  # 0 is a free slot
         slot = wanted % SLOTS
         while (there := self._samples[slot]) not in (0, wanted):
             slot = (slot + 1) % SLOTS
@@ -368,10 +365,6 @@ class SampledTexts:
         return sampled != _text_hash(said["content"], [(one["name"], one["arguments"]) for one in calls])
 
 
-def _sample_hash(sample: str) -> int:
-    return hash(sample) or 1  # 0 is a free slot
-
-
 def _text_hash(content: str | None, calls: Sequence[tuple[str, str]]) -> int:
     """Equal in this process for one text and its calls; white space around it and in arguments is no text."""
     spelled = tuple((name, "".join(str(arguments).split())) for name, arguments in calls)
@@ -383,12 +376,16 @@ MAX_RETRIES = 10
 is waited for below it."""
 
 
+class ChatDiskError(openai.InternalServerError, DiskError):
+    """The server's disk is full or fails: what `openai` raises then, and our error."""
+
+
 class RolloutOpenAI(ObservedOpenAI):
     """The ordinary client. Plain chat completions to a server on this machine take the short way (`Lane`).
 
     Streams, raw responses, own headers and every failure take the ordinary way, so that errors,
     retries and their classes are those of `openai`; but a server that is gone is waited for, unless
-    `max_retries` is 0, and is a ServerUnreachableError.
+    `max_retries` is 0, and is a ServerUnreachableError. A full disk is also a DiskError.
     """
 
     lane: Lane | None = None
@@ -400,6 +397,11 @@ class RolloutOpenAI(ObservedOpenAI):
     async def _prepare_request(self, request: Any) -> None:
         await super()._prepare_request(request)
         request.extensions[WAITS] = self.max_retries > 0
+
+    def _make_status_error(self, err_msg: str, *, body: object, response: Any) -> openai.APIStatusError:
+        made = super()._make_status_error(err_msg, body=body, response=response)
+        is_disk = response.status_code == DiskError.status_code
+        return ChatDiskError(err_msg, response=response, body=made.body) if is_disk else made
 
     def copy(self, **options: Any) -> RolloutOpenAI:
         """Copies the client as `openai` does; the copy also names rollouts. With other options it takes the

@@ -252,7 +252,6 @@ PEFT_ARGS = ForeignSection(
     },
 )
 
-
 _NOT_BUILT = "it is not implemented. Leave it out."
 _NEVER = "code or settings of a model's folder that change its computation are not supported. Leave it out."
 
@@ -329,7 +328,6 @@ SERVER_ARGS = ForeignSection(
     },
 )
 """`_openai_client_config["server_args"]`."""
-
 
 _ADAMW = (
     "adamw_torch",
