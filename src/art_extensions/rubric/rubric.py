@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from art.errors import ARTError, ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
-from art.rewards.judge_questions import JudgeExperience
 from art.rewards.judge_view import CAUTION, DIGEST_CHARS, View, block, present_views, signature
 from art.rewards.judged import DEFAULT_JUDGE, JudgedReward, JudgeOptions, judge_channel
 from art.rewards.llm.channel import Channel
@@ -22,6 +21,7 @@ from art.rewards.llm.request import Request
 from art.rewards.reward import Score
 from art.rewards.ruler_scorer import PROMPT_TOKENS, GivenScore, RulerAnswer, read_ruler_answer
 from art.types import Unscored
+from art_extensions.rubric.judge_questions import JudgeExperience
 
 if TYPE_CHECKING:
     from art.rewards.judge_checks import JudgeChecks

@@ -15,7 +15,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Unpack
 
 from art.errors import BudgetExceededError, ConfigurationError, LlmAnswerError, LlmError, LlmRefusedError
-from art.rewards.judge_questions import JudgeExperience
 from art.rewards.judge_view import (
     CAUTION,
     DIGEST_CHARS,
@@ -34,6 +33,7 @@ from art.rewards.llm.request import Request
 from art.rewards.reward import Score
 from art.rewards.ruler_scorer import DEFAULT_RUBRIC, EXPLANATION_CHARS, PROMPT_TOKENS
 from art.types import Unscored
+from art_extensions.rubric.judge_questions import JudgeExperience
 
 if TYPE_CHECKING:
     from art.rewards.judge_checks import JudgeChecks
