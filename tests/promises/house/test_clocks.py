@@ -20,7 +20,7 @@ FILE_TIMES = "compared with times of files, which are the machine's; wrong, a fi
 AGREED = "the other side speaks of moments by the calendar"
 ORDER = "only an order of use: what goes first when there is no room"
 WALL_CLOCK: dict[str, tuple[int, str]] = {
-    "art/client/http/openai_client.py": (2, STAMP),
+    "art/client/http/openai_client.py": (1, STAMP),
     "art/process/files.py": (1, FILE_TIMES),
     "art/process/steady_time.py": (1, "the beginning of the time that is steady"),
     "art/recording/captured_reply.py": (2, STAMP),
