@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from art.environments.adapters.environment import RolloutConversation, Scenario, check_split
 from art.errors import ConfigurationError, EnvironmentFailedError
 from art.process.foreign_files import parse_json
+from art.process.imports import import_lock
 from art_extensions.environments.dataset_rows import Rows, read_rows, split_rows
 from art_extensions.environments.environment_server import EnvironmentServer, ServerSession
 from art_extensions.environments.library_environment import (
@@ -132,7 +133,8 @@ class NemoGymEnvironment(LibraryEnvironment):
         max_tokens: int | None = None,
     ) -> Trajectory:
         """Plays one row in a session of its own; see `NamedEnvironment.rollout`."""
-        from openai import BadRequestError
+        with import_lock:
+            from openai import BadRequestError
 
         calling = calling_of(scenario.data["row"][ASKED])
         one_call = {**calling, **self._request}.get(PARALLEL) is False
