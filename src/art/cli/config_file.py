@@ -55,15 +55,15 @@ def read_options(path: Path, parameters: Iterable[Any]) -> dict[str, str | list[
         name = key.replace("-", "_")
         if name not in known:
             hint = did_you_mean(name, known)
-            raise _wrong(path, f"{key!r} is no option{hint and f', {hint}'}; known: {', '.join(known)}")
+            raise _refusal_of(path, f"{key!r} is no option{hint and f', {hint}'}; known: {', '.join(known)}")
         if name in found:
-            raise _wrong(path, f"{key!r} is there twice: give it once")
+            raise _refusal_of(path, f"{key!r} is there twice: give it once")
         if node.tag != NULL:
             found[name] = _texts(path, key, node, known[name])
     return found
 
 
-def _wrong(path: Path, what: str) -> ConfigurationError:
+def _refusal_of(path: Path, what: str) -> ConfigurationError:
     return ConfigurationError(f"--config {str(path)!r}: {what}")
 
 
@@ -78,7 +78,9 @@ def _pairs(path: Path) -> list[tuple[str, Any]]:
         def compose_node(self, parent: Any, index: Any) -> Any:
             self.aliases, self.depth = self.aliases + self.check_event(yaml.AliasEvent), self.depth + 1
             if self.aliases > MOST_ALIASES or self.depth > MOST_DEPTH:
-                raise _wrong(path, f"it nests deeper than {MOST_DEPTH}, or has over {MOST_ALIASES} aliases")
+                raise _refusal_of(
+                    path, f"it nests deeper than {MOST_DEPTH}, or has over {MOST_ALIASES} aliases"
+                )
             node = super().compose_node(parent, index)
             self.depth -= 1
             return node
@@ -87,14 +89,14 @@ def _pairs(path: Path) -> list[tuple[str, Any]]:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
-            raise _wrong(path, f"it is longer than {MOST_BYTES >> 10} KiB")
+            raise _refusal_of(path, f"it is longer than {MOST_BYTES >> 10} KiB")
         root = yaml.compose(text.decode(), Loader=BoundedLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise _wrong(path, f"it cannot be read as YAML: {' '.join(str(error).split())}") from error
+        raise _refusal_of(path, f"it cannot be read as YAML: {' '.join(str(error).split())}") from error
     if root is None:
         return []
     if not isinstance(root, yaml.MappingNode) or not all(isinstance(key.value, str) for key, _ in root.value):
-        raise _wrong(path, "write one option a line, such as steps: 50")
+        raise _refusal_of(path, "write one option a line, such as steps: 50")
     return [(key.value, node) for key, node in root.value]
 
 
@@ -108,7 +110,7 @@ def _texts(path: Path, key: str, node: Any, parameter: Any) -> str | list[str]:
     if many and node.id == "sequence" and all(isinstance(one.value, str) for one in node.value):
         return [_plain(one) for one in node.value]
     takes = "a value, or a list of values" if many else "one value"
-    raise _wrong(path, f"{key!r} takes {takes}, on line {node.start_mark.line + 1}")
+    raise _refusal_of(path, f"{key!r} takes {takes}, on line {node.start_mark.line + 1}")
 
 
 def _plain(node: Any) -> str:

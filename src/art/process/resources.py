@@ -54,6 +54,17 @@ def no_tls() -> ssl.SSLContext:
 
 
 ENOUGH_OPEN_FILES = 65_536
+MORE_FILES = f"Raise the limit of open files: `ulimit -n {ENOUGH_OPEN_FILES}` in the shell that starts it"
+
+
+def file_limit() -> int:
+    """Returns how many files this process may hold open; a large number where there is no limit."""
+    if sys.platform == "win32":
+        return 1 << 30
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 30 if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_file_limit() -> int | None:

@@ -9,7 +9,6 @@ between the commit of a step and its row loses nothing (`art.runs.loop` makes th
 from __future__ import annotations
 
 import json
-import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -123,26 +122,6 @@ class RunSettings(ABC):
                 raise ConfigurationError(
                     f"{name}={now!r}, but the run was started with {was!r}: leave it as it was, or {self.OWN}"
                 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskSettings(RunSettings):
-    """The settings of a run whose tasks are generated or given, and split by it."""
-
-    num_train: Count
-    """Tasks to train on."""
-    num_test: Count
-    """Tasks held out, for the comparison of before and after."""
-    similarity: Share
-    """Similarity (0 to 1) from which two tasks count as the same."""
-    epochs: Count = 1
-    """Passes over the training tasks."""
-
-    def total_steps(self, num_train: int) -> int:
-        """Returns the given steps, or those of the epochs."""
-        if self.steps is not None:
-            return self.steps
-        return math.ceil(self.epochs * num_train / self.groups_per_step)
 
 
 def _demand(declared: DeclaredOption, value: Any) -> str:

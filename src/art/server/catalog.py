@@ -165,7 +165,7 @@ class ServedNames:
 
         Raises NotFoundError for a bare name that is in several projects.
         """
-        plain, step = _split(asked)
+        plain, step = _split(asked[:_LONGEST_NAME])
         projects = self._projects.get((tenant, plain))
         if projects:
             if len(projects) > 1:
@@ -254,6 +254,7 @@ _HOW_TO_SERVE = {
     True: f"{_REGISTER}, `art serve --model PROJECT/NAME`, or `art serve --base-model NAME`",
     False: _REGISTER,
 }
+_LONGEST_NAME = 2_000
 _LISTED = 20
 """The number of names that are listed when a name is unknown."""
 EXPECTED_SECONDS = 300.0
@@ -502,9 +503,9 @@ class Catalog:
     def _unknown(self, name: str, tenant: Tenant) -> NotFoundError:
         names = [row.id for row in self.served(tenant)]
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        listed = ", ".join(map(repr, names[:_LISTED])) or "nothing yet"
+        listed, how = ", ".join(map(repr, names[:_LISTED])) or "nothing yet", _HOW_TO_SERVE[tenant is None]
         return NotFoundError(
-            f"model {name!r} is not served here; served: {listed}{more}. {_HOW_TO_SERVE[tenant is None]}",
+            f"model {name[:99]!r} is not served here; served: {listed}{more}. {how}",
             status=404,
             code="model_not_found",
         )

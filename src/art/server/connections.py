@@ -9,6 +9,7 @@ time that it may take (its httptools protocol), and answers what is no HTTP in a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +17,18 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from art.process.resources import MORE_FILES, file_limit
 from art.server.http import CLIENT
 from art.server.settings import LimitSettings
 
+_LOGGER = logging.getLogger(__name__)
 BEGUN_TOGETHER = 16
 """About 5 ms of work."""
+SPARE_FILES = 256
+"""Descriptors, a quarter of all at most, for the server's own files and for refusals: connections that need
+one of them are refused, since nothing works any more in a process that has none left."""
+CROWDED_S = 1.0
+"""Seconds in which the head of a request must come that will be refused."""
 
 
 class Intake:
@@ -32,6 +40,8 @@ class Intake:
         """The number of requests that have begun in this turn of the loop."""
         self.waiting: deque[Callable[[], None]] = deque()
         """What begins in a later turn; first come, first served."""
+        self.is_crowded = False
+        """Whether connections were refused since there were few."""
 
     def enter(self) -> bool:
         """Returns whether somebody may begin at once; if not, `wait`."""
@@ -62,11 +72,9 @@ def http_protocol(limits: LimitSettings) -> type[HttpToolsProtocol]:
     its reply: some of it is taken and forgotten, since many clients read a refusal only when all is sent.
     What many send at once is read in turns (`Intake`).
     """
-    return type(
-        "Connection",
-        (_Connection,),
-        {"seconds": limits.head_seconds, "largest_head": limits.max_head_bytes, "intake": Intake()},
-    )
+    most = file_limit()
+    own = {"seconds": limits.head_seconds, "largest_head": limits.max_head_bytes, "intake": Intake()}
+    return type("Connection", (_Connection,), {**own, "files": (most - min(SPARE_FILES, most // 4), most)})
 
 
 class _Client:
@@ -98,6 +106,8 @@ class _Connection(HttpToolsProtocol):
     seconds: float
     largest_head: int
     intake: Intake
+    files: tuple[int, int]
+    """The descriptors that connections may take, and all that there are."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -111,6 +121,17 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        number = transport.get_extra_info("socket").fileno()  # the lowest that was free
+        self._is_too_many = number >= self.files[0]
+        if self._is_too_many:
+            self.seconds = CROWDED_S
+            if number >= sum(self.files) // 2:
+                transport.abort()
+            if not self.intake.is_crowded:
+                _LOGGER.warning(
+                    "of %d descriptors few are left: connections are refused. %s", self.files[1], MORE_FILES
+                )
+        self.intake.is_crowded = number > self.files[0] // 2 and (self._is_too_many or self.intake.is_crowded)
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -126,7 +147,9 @@ class _Connection(HttpToolsProtocol):
             self.scope = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        if self._early:
+        if self._is_too_many and not data.startswith(_HEALTH):
+            self._end(503, "the server has no descriptor left for this connection", "too_many_connections")
+        elif self._early:
             self._early.append(data)
         elif data.startswith(_HEALTH) or self.intake.enter():
             self._receive(data)
@@ -194,8 +217,7 @@ class _Connection(HttpToolsProtocol):
         """Refuse in OpenAI's shape, outside of any request, and hang up."""
         error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
         body = orjson.dumps({"error": error})
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(
-            body
-        )
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+        head += b"retry-after: 1\r\n\r\n" if status == 503 else b"\r\n"
         self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()

@@ -103,7 +103,8 @@ class LastExit:
                     self.arm()
 
 
-_BACKLOG = 4096
+_BACKLOG, _ACCEPTED_TOGETHER = 4096, 8
+"""asyncio accepts so many connections before it tells of the first: all others wait in the system's queue."""
 _LAST_REPLIES_SECONDS = 5
 
 
@@ -339,6 +340,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
         self._on_started()
 
     @contextlib.contextmanager
@@ -415,7 +418,7 @@ def _uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
         log_config=None,
         server_header=False,
         proxy_headers=False,
-        backlog=_BACKLOG,
+        backlog=_ACCEPTED_TOGETHER,
         timeout_keep_alive=int(settings.limits.keep_alive),
         timeout_graceful_shutdown=_LAST_REPLIES_SECONDS,
     )

@@ -176,7 +176,7 @@ class MetricHistory:
         """The bytes that are read, the last of them, and the values by spelling and step."""
 
     def best_step(self) -> int | None:
-        """As `best_step`."""
+        """Returns what the function `best_step` does."""
         is_first = not self._read[0]
         try:
             return self._best_step()

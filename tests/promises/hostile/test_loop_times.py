@@ -22,6 +22,7 @@ CASES = [
     Case("/v1/chat/completions", "tools", "20,000 tools"),
     Case("/v1/chat/completions", "stop", "texts"),
     Case("/v1/chat/completions", "response_format", "a schema"),
+    Case("/v1/completions", "model", "a text"),
     Case("/v1/completions", "prompt", "numbers"),
     Case("/inference/v1/generate", "token_ids", "ids of a model"),
     Case("/v1/messages", "messages", "images"),

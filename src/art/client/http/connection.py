@@ -7,9 +7,9 @@ between loops), and the way from what a server answers to the exceptions of `art
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from art import errors
 from art.errors import BackendClosedError, NodeLostError, OverloadedError, ServerUnreachableError, WorkerError
 from art.process.interrupt import ShortCancellation
+from art.process.resources import MORE_FILES, file_limit
 from art.tracking.folders import stored_name
 from art.wire.models import ErrorBody
 from art.wire.records import read_reply
@@ -161,12 +162,16 @@ def file_budget() -> int:
     """Returns how many connections a pool may hold: thousands, unless the process may not open so many
     files.
     """
-    if sys.platform == "win32":
-        return 4096
-    import resource
+    return max(64, min(4096, file_limit() - SPARE_FILES))
 
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 4096 if soft == resource.RLIM_INFINITY else max(64, min(4096, soft - SPARE_FILES))
+
+def files_advice(error: BaseException | None) -> str:
+    """Returns what to do where it was this process that could open nothing more; else nothing."""
+    while error is not None:
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            return f". This program has no descriptor left. {MORE_FILES}, or run fewer rollouts at once"
+        error = error.__cause__ or error.__context__ or next(iter(getattr(error, "exceptions", ())), None)
+    return ""
 
 
 SILENT_S, ASK_EVERY_S, GIVE_UP_S = 20, 5, 40
@@ -236,6 +241,7 @@ class Absence:
             self._left_s -= CONNECT_S
         self._left_s -= self._pause_s
         if self._left_s < 0:
+            lost += files_advice(error)
             raise ServerUnreachableError(f"nobody answers within {self._most_s:g} s: {lost}") from error
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -332,6 +338,7 @@ class ServerConnection:
                 what = f"{method} {client.base_url}{path} ({type(error).__name__}: {error})"
                 lost = f"{what}: {self.state(error)}"
                 if loop.time() + FIRST_PAUSE_S > until:
+                    lost += files_advice(error)
                     raise ServerUnreachableError(f"nobody answers within {deadline_s:g} s: {lost}") from error
                 until += await absence.wait(self.revive, lost, error)
                 continue

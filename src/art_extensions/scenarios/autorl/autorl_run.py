@@ -15,7 +15,7 @@ from art.backend import Keyword
 from art.environments.measure import Measure, rollout_metrics
 from art.errors import ConfigurationError
 from art.rewards.llm.channel import Channel
-from art.runs.folder import AboveZero, Count, JudgedRunFolder, Share, TaskSettings
+from art.runs.folder import AboveZero, Count, JudgedRunFolder, Share
 from art.runs.report import RunReport, quoted
 from art.runs.training_run import OnProgress, TaskRollouts, TrainingRun
 from art.tracking.folders import stored_name
@@ -30,6 +30,7 @@ from art_extensions.scenarios.autorl.preparation import (
 )
 from art_extensions.scenarios.judges import Judges
 from art_extensions.scenarios.run_costs import channel_costs
+from art_extensions.scenarios.task_settings import TaskSettings
 
 if TYPE_CHECKING:
     from art.model import Model, TrainableModel

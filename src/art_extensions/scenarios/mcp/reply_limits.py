@@ -39,20 +39,20 @@ async def limit_reply(pieces: AsyncIterator[bytes], headers: Mapping[str, str]) 
     pieces: as they travelled. headers: of the reply. Raises McpError, whose text says what the server did.
     """
     is_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
-    held, total = bytearray(), 0
+    unsent, total = bytearray(), 0
     async for piece in _unpack(pieces, headers.get("content-encoding", "").strip().lower()):
         total += len(piece)
         if total > REPLY_LIMIT:
             raise McpError(f"sent a reply of more than {REPLY_LIMIT >> 20} MB")
-        looked = max(0, len(held) - 2)  # a blank line may have begun there
-        held += piece
-        if is_stream and (end := _last_end(held, looked)):
-            async for part in _checked(bytes(held[:end]), is_stream):
+        looked = max(0, len(unsent) - 2)  # a blank line may have begun there
+        unsent += piece
+        if is_stream and (end := _last_end(unsent, looked)):
+            async for part in _checked(bytes(unsent[:end]), is_stream):
                 yield part
-            del held[:end]
-        if len(held) > MESSAGE_LIMIT:
+            del unsent[:end]
+        if len(unsent) > MESSAGE_LIMIT:
             raise McpError(f"sent a message of more than {MESSAGE_LIMIT >> 20} MB")
-    async for part in _checked(bytes(held), is_stream):
+    async for part in _checked(bytes(unsent), is_stream):
         yield part
 
 

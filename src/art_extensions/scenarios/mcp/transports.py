@@ -57,7 +57,7 @@ _KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 
 class ServerDiagnostics:
-    """What is known of a server's trouble, and of the last output and exit of its program, for errors."""
+    """The trouble of a server, with the last output and exit of its program, for error messages."""
 
     def __init__(self) -> None:
         self.stderr = b""
@@ -250,8 +250,6 @@ ATTEMPTS = 4
 LONGEST_WAIT_S = 30.0
 NOT_THERE = frozenset({404, 405})
 """Answers of a path at which no MCP server listens."""
-_REFRAMED = frozenset({"content-encoding", "content-length", "transfer-encoding"})
-"""Headers that describe a body as it travelled."""
 REFUSED = frozenset({401, 402, 403, 407, 408, 429})
 """The HTTP statuses that, like those from 500 on, say nothing about the call itself."""
 
@@ -323,7 +321,8 @@ def _transport_kind(http: Any, query: str, words: ServerDiagnostics) -> Any:
             if not words.given_up.is_set():
                 words.trouble = _server_failure(request, response.status_code, first=not self._met)
             self._met = self._met or response.is_success
-            headers = [pair for pair in response.headers.multi_items() if pair[0] not in _REFRAMED]
+            sent_as = ("content-encoding", "content-length", "transfer-encoding")
+            headers = [pair for pair in response.headers.multi_items() if pair[0] not in sent_as]
             plain: httpx2.Response = http.Response(
                 response.status_code,
                 headers=headers,

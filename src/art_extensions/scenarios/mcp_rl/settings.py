@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from art.backend import Keyword
 from art.errors import ConfigurationError
-from art.runs.folder import AboveZero, Count, Share, TaskSettings
+from art.runs.folder import AboveZero, Count, Share
 from art_extensions.scenarios.mcp.session import connect
 from art_extensions.scenarios.mcp.types import PlannedScenario, as_planned
 from art_extensions.scenarios.mcp_rl.checked_scenarios import ScenarioChecks, ScenarioSet, generate_checked
@@ -23,6 +23,7 @@ from art_extensions.scenarios.mcp_rl.scenario_checks import (
     split_apart,
     tool_counts,
 )
+from art_extensions.scenarios.task_settings import TaskSettings
 
 
 @dataclass(frozen=True, kw_only=True)
