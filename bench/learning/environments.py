@@ -77,6 +77,19 @@ def only(expression: str) -> dict[str, Any]:
     return {"extra_body": {"guided_regex": expression}}
 
 
+NEEDLE_EXAMPLES = [
+    [
+        "Ana likes chess. Tom hates the rain. Mia adores plums. Leo avoids boats. \n"
+        "Who hates the rain? Reply only with a name.",
+        "Tom",
+    ],
+    [
+        "Ida regrets the color blue. Max enjoys jazz. Nora loathes skating. Omar craves bread. \n"
+        "Who craves bread? Reply only with a name.",
+        "Omar",
+    ],
+]
+"""Answered questions before each one: they show that the answer is the name alone."""
 JOBS = {
     "letter-counting": EnvironmentJob(
         title="reasoning-gym:letter_counting, answers right",
@@ -145,6 +158,25 @@ JOBS = {
         max_tokens=2,
         evaluations=40,
         evaluation_rollouts=2,
+    ),
+    "needle": EnvironmentJob(
+        title="reasoning-gym:needle_haystack on SmolLM2-135M, answers right",
+        environment="reasoning-gym:needle_haystack",
+        options={
+            "min_num_statements": 4,
+            "max_num_statements": 4,
+            "train": 500,
+            "system_prompt": None,
+            "examples": NEEDLE_EXAMPLES,
+        },
+        score="solved",
+        base_model=REAL,
+        steps=14,
+        groups_per_step=4,
+        group_size=8,
+        learning_rate=5e-4,
+        max_tokens=8,
+        evaluations=64,
     ),
 }
 

@@ -113,7 +113,7 @@ CASES = [
         parts=frozenset({"score", "solved", "tagged"}),
         apart=LIBRARIES,
         kind="reasoning-gym:",
-        curves=("letter-counting",),
+        curves=("letter-counting", "needle"),
     ),
     Case(
         name="textarena:TicTacToe-v0",
