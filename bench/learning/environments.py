@@ -79,17 +79,15 @@ def only(expression: str) -> dict[str, Any]:
 
 NEEDLE_EXAMPLES = [
     [
-        "Ana likes chess. Tom hates the rain. Mia adores plums. Leo avoids boats. \n"
-        "Who hates the rain? Reply only with a name.",
+        "Ana likes chess. Tom hates the rain. Mia adores plums. \nWho hates the rain? Reply only with a name.",
         "Tom",
     ],
     [
-        "Ida regrets the color blue. Max enjoys jazz. Nora loathes skating. Omar craves bread. \n"
-        "Who craves bread? Reply only with a name.",
+        "Ida regrets the color blue. Max enjoys jazz. Omar craves bread. \nWho craves bread? Reply only with a name.",
         "Omar",
     ],
 ]
-"""Answered questions before each one: they show that the answer is the name alone."""
+"""Answered questions before each one: without them the base model never says one of the names."""
 JOBS = {
     "letter-counting": EnvironmentJob(
         title="reasoning-gym:letter_counting, answers right",
@@ -163,16 +161,17 @@ JOBS = {
         title="reasoning-gym:needle_haystack on SmolLM2-135M, answers right",
         environment="reasoning-gym:needle_haystack",
         options={
-            "min_num_statements": 4,
-            "max_num_statements": 4,
+            "min_num_statements": 3,
+            "max_num_statements": 3,
             "train": 500,
             "system_prompt": None,
             "examples": NEEDLE_EXAMPLES,
+            "request": only("[A-Z][a-zA-Z'-]+"),
         },
         score="solved",
         base_model=REAL,
         steps=14,
-        groups_per_step=4,
+        groups_per_step=6,
         group_size=8,
         learning_rate=5e-4,
         max_tokens=8,
