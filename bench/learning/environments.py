@@ -79,15 +79,17 @@ def only(expression: str) -> dict[str, Any]:
 
 NEEDLE_EXAMPLES = [
     [
-        "Ana likes chess. Tom hates the rain. Mia adores plums. \nWho hates the rain? Reply only with a name.",
+        "Ana likes chess. Tom hates the rain. Mia adores plums. \n"
+        "Who hates the rain? Reply only with a name.",
         "Tom",
     ],
     [
-        "Ida regrets the color blue. Max enjoys jazz. Omar craves bread. \nWho craves bread? Reply only with a name.",
+        "Ida regrets the color blue. Max enjoys jazz. Omar craves bread. \n"
+        "Who craves bread? Reply only with a name.",
         "Omar",
     ],
 ]
-"""Answered questions before each one: without them the base model never says one of the names."""
+"""Answered questions before each one, which show the form of a reply."""
 JOBS = {
     "letter-counting": EnvironmentJob(
         title="reasoning-gym:letter_counting, answers right",
