@@ -201,6 +201,7 @@ CASES = [
         parts=TURNS | {"right", "calls"},
         apart=BFCL,
         kind="bfcl:",
+        curves=("tool-calls",),
     ),
     Case(
         name="harbor:TASKS",
