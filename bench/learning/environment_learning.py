@@ -11,15 +11,24 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import art
+from art.runs.folder import JudgedRunFolder
 
 
 def say(line: str) -> None:
     """Prints progress beside the result."""
     print(line, file=sys.stderr)
+
+
+def count_errors(folder: Path, step: int) -> dict[str, int]:
+    """Returns how many rollouts of an evaluation were wrong, by the environment's name of the error."""
+    found = (one.metadata.get("error_type") for one in chain(*JudgedRunFolder(folder).evaluation(step) or []))
+    return dict(Counter(str(one) for one in found if one).most_common())
 
 
 async def learn(job: dict[str, Any]) -> dict[str, Any]:
@@ -49,6 +58,7 @@ async def learn(job: dict[str, Any]) -> dict[str, Any]:
     compared, score = report.comparison, job["score"]
     by_reward = score == "reward"
     sides = {"before": compared.before, "after": compared.after}
+    wrong = {"before": count_errors(report.folder, 0), "after": count_errors(report.folder, report.step)}
     return {
         "steps": [
             {
@@ -64,6 +74,7 @@ async def learn(job: dict[str, Any]) -> dict[str, Any]:
                 "interval": side.estimate and [side.estimate.low, side.estimate.high],
                 "score": side.judged if by_reward else side.figures[score],
                 "rollouts": side.attempts,
+                **({"errors": wrong[name]} if any(wrong.values()) else {}),
             }
             for name, side in sides.items()
         },

@@ -37,7 +37,8 @@ from bench.learning.text_worlds import make_lookup_rows
 from bench.rows import Row, machine, write_rows
 
 ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".venv-environments" / "bin" / "python"
+VENVS = {"bfcl": ".venv-bfcl"}
+"""Prefix of an environment's name -> the environment of Python of its learner; else .venv-environments."""
 LEARNER = Path(__file__).with_name("environment_learning.py")
 ASSETS = ROOT / "docs" / "assets"
 CURVES, PICTURE = ASSETS / "environments.json", ASSETS / "environments.svg"
@@ -72,11 +73,29 @@ class EnvironmentJob:
     seed: int = 0
 
 
+def python_of(job: EnvironmentJob) -> Path:
+    """Returns the interpreter that has the library of a job's environment."""
+    return ROOT / VENVS.get(job.environment.partition(":")[0], ".venv-environments") / "bin" / "python"
+
+
 def only(expression: str) -> dict[str, Any]:
     """Arguments of a request whose reply fits a regular expression."""
     return {"extra_body": {"guided_regex": expression}}
 
 
+NEEDLE_EXAMPLES = [
+    [
+        "Ana likes chess. Tom hates the rain. Mia adores plums. \n"
+        "Who hates the rain? Reply only with a name.",
+        "Tom",
+    ],
+    [
+        "Ida regrets the color blue. Max enjoys jazz. Omar craves bread. \n"
+        "Who craves bread? Reply only with a name.",
+        "Omar",
+    ],
+]
+"""Answered questions before each one, which show the form of a reply."""
 JOBS = {
     "letter-counting": EnvironmentJob(
         title="reasoning-gym:letter_counting, answers right",
@@ -146,6 +165,39 @@ JOBS = {
         evaluations=40,
         evaluation_rollouts=2,
     ),
+    "needle": EnvironmentJob(
+        title="reasoning-gym:needle_haystack on SmolLM2-135M, answers right",
+        environment="reasoning-gym:needle_haystack",
+        options={
+            "min_num_statements": 3,
+            "max_num_statements": 3,
+            "train": 500,
+            "system_prompt": None,
+            "examples": NEEDLE_EXAMPLES,
+            "request": only("[A-Z][a-zA-Z'-]+"),
+        },
+        score="solved",
+        base_model=REAL,
+        steps=10,
+        groups_per_step=8,  # fewer may all have the answer in one place, and the place is learned
+        group_size=6,
+        learning_rate=3e-4,
+        max_tokens=8,
+        evaluations=64,
+    ),
+    "tool-calls": EnvironmentJob(
+        title="bfcl:simple_python on SmolLM2-135M, calls right",
+        environment="bfcl:simple_python",
+        options={"request": {"tool_choice": "required"}},
+        score="right",
+        base_model=REAL,
+        steps=12,
+        groups_per_step=4,
+        group_size=8,
+        learning_rate=5e-4,
+        max_tokens=64,
+        evaluations=48,
+    ),
 }
 
 
@@ -166,7 +218,7 @@ async def learn(name: str, job: EnvironmentJob, folder: Path, seconds: float) ->
         path.write_text(json.dumps(asked))
         variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{LEARNER.parent}"}
         process = await asyncio.create_subprocess_exec(
-            *(str(PYTHON), "-W", "ignore", str(LEARNER), str(path)),
+            *(str(python_of(job)), "-W", "ignore", str(LEARNER), str(path)),
             env=variables,
             cwd=LEARNER.parent,
             stdout=subprocess.PIPE,
@@ -263,10 +315,12 @@ def main() -> None:
         return
     if unknown := sorted(set(given.names) - set(JOBS)):
         parser.error(f"unknown environment {unknown[0]!r}; known: {', '.join(JOBS)}")
-    if not PYTHON.exists():
-        parser.error(f"there is no {PYTHON}: run `make .venv-environments/.installed`")
+    names = given.names or [name for name, job in JOBS.items() if job.base_model != REAL]
+    for python in sorted({python_of(JOBS[name]) for name in names}):
+        if not python.exists():
+            parser.error(f"there is no {python}: run `make {python.parents[1].name}/.installed`")
     curves, rows, begin = {}, [], time.monotonic()
-    for name in given.names or [name for name, job in JOBS.items() if job.base_model != REAL]:
+    for name in names:
         job = replace(JOBS[name], seed=given.seed, steps=given.steps or JOBS[name].steps)
         place = given.folder and given.folder / f"{name}-{job.seed}"
         if (found := run(name, job, place, given.seconds + begin - time.monotonic())) is None:

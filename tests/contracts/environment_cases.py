@@ -113,7 +113,7 @@ CASES = [
         parts=frozenset({"score", "solved", "tagged"}),
         apart=LIBRARIES,
         kind="reasoning-gym:",
-        curves=("letter-counting",),
+        curves=("letter-counting", "needle"),
     ),
     Case(
         name="textarena:TicTacToe-v0",
@@ -201,6 +201,7 @@ CASES = [
         parts=TURNS | {"right", "calls"},
         apart=BFCL,
         kind="bfcl:",
+        curves=("tool-calls",),
     ),
     Case(
         name="harbor:TASKS",

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.learning.environments import JOBS, MOST_SECONDS, PYTHON, learn
+from bench.learning.environments import JOBS, MOST_SECONDS, learn, python_of
 
-MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
+MISSING = not python_of(JOBS["letter-counting"]).exists() and not os.environ.get("ART_TEST_EVERYTHING")
 
 
 @pytest.mark.slow
