@@ -113,7 +113,7 @@ CASES = [
         parts=frozenset({"score", "solved", "tagged"}),
         apart=LIBRARIES,
         kind="reasoning-gym:",
-        curves=("letter-counting", "needle"),
+        curves=("letter-counting",),
     ),
     Case(
         name="textarena:TicTacToe-v0",
