@@ -106,7 +106,6 @@ class LastExit:
 _BACKLOG = 4096
 _LAST_REPLIES_SECONDS = 5
 
-
 Until = Callable[[Callable[[], None]], asyncio.Future[None]]
 """Makes a future whose end ends the server; what it is given starts the clock, from any thread."""
 
