@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -40,3 +41,17 @@ def test_a_worker_that_was_killed_before_the_handshake_is_named(tmp_path: Path) 
     )
     assert done.returncode == 0, done.stderr
     assert "worker 'trainer'" in done.stdout and str(tmp_path / "log") in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker ends with its stdin alone")
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_a_worker_whose_server_died_before_it_began_does_not_begin(is_alive: bool) -> None:
+    servers, workers = socket.socketpair()
+    with servers, workers:
+        servers.sendall(b"told\n")
+        if not is_alive:
+            servers.close()
+        command = [sys.executable, "-m", "art.process.child", "this"]
+        done = subprocess.run(command, stdin=workers, capture_output=True, timeout=60, check=False)
+    assert (b"Zen" in done.stdout, done.returncode) == (is_alive, 0 if is_alive else 1), done

@@ -83,7 +83,6 @@ It speaks OpenAI's protocol under /v1 to those who have a key:
 /health tells whether it is up. /openapi.json lists its routes.
 """
 
-
 UI_PATH = "/ui"
 _PAGES = "the pages of the runs under /ui"
 

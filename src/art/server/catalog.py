@@ -134,7 +134,6 @@ class ServedBases:
 ModelKey = tuple[str, str]
 """Project, as it is inside, and name."""
 
-
 _STEP = ":step"
 
 

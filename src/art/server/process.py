@@ -107,7 +107,6 @@ _BACKLOG, _ACCEPTED_TOGETHER = 4096, 8
 """asyncio accepts so many connections before it tells of the first: all others wait in the system's queue."""
 _LAST_REPLIES_SECONDS = 5
 
-
 Until = Callable[[Callable[[], None]], asyncio.Future[None]]
 """Makes a future whose end ends the server; what it is given starts the clock, from any thread."""
 

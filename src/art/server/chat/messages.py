@@ -27,7 +27,6 @@ MOST_TOOLS = 4096
 _LEAST = 100
 """Characters that take as long as a message or a call without any."""
 
-
 _NO_TEXT: Schema = {"anyOf": [TEXT.schema, {"type": "null"}]}
 _PART: Schema = {
     "type": "object",

@@ -106,7 +106,6 @@ CREATE TABLE IF NOT EXISTS events (
 _LATER_COLUMNS = {"kind": "TEXT", "started_at": "REAL", "step": "INTEGER"}
 """Columns that tables of older releases lack; these releases go on working with a table that has them."""
 
-
 P = ParamSpec("P")
 
 
