@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from art.environments.adapters.environment import Scenario, content_id
+from art.environments.adapters.environment import Scenario
 from art.errors import ConfigurationError, EnvironmentFailedError
-from art.process.environment import variable_set
-from art_extensions.environments.verifiers_tasksets import KEY, TasksetEnvironment, sampling_of
+from art_extensions.environments.verifiers_tasksets import TasksetEnvironment, key_set, sampling_of
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -52,9 +51,7 @@ class TasksetAgents(TasksetEnvironment):
             config = resolve_env_config({"taskset": self._taskset, **seats})
             load_environment(config)  # finds the harnesses
         except Exception as error:
-            raise ConfigurationError(
-                f"environment {self.name!r}: verifiers refuses {self._agent}: {error}"
-            ) from error
+            raise self._refusal(error) from error
         return config
 
     async def play(
@@ -84,8 +81,7 @@ class TasksetAgents(TasksetEnvironment):
                         "use a registered art.TrainableModel, frozen without a step if it is not trained"
                     )
                 scope = await stack.enter_async_context(rollout(model))  # type: ignore[arg-type]
-                key = f"{KEY}_{content_id(scope.rollout_id).upper()}"
-                stack.enter_context(variable_set(key, str(scope.api_key)))
+                key = stack.enter_context(key_set(scope))
                 client = self._library.EvalClientConfig(base_url=scope.base_url, api_key_var=key)
                 asked = {"model": scope.model_name, "client": client, "sampling": sampling}
                 scopes[role], agents[role] = scope, {**asked, "timeout": timeout}

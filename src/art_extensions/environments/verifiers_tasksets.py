@@ -9,7 +9,8 @@ an event loop of their own, in a thread: what blocks or ends there keeps nothing
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from art_extensions.environments.library_environment import AdapterOptions, Libr
 from art_extensions.environments.verifiers import PREFIX, TASKSETS_EXTRA, LoopThread
 
 if TYPE_CHECKING:
+    from art.client.rollout import rollout
     from art.model import Model
     from art.trajectories import Trajectory
 
@@ -142,10 +144,11 @@ class TasksetEnvironment(LibraryEnvironment):
             )
             self._library.Agent(config)  # finds the harness
         except Exception as error:
-            raise ConfigurationError(
-                f"environment {self.name!r}: verifiers refuses {self._agent}: {error}"
-            ) from error
+            raise self._refusal(error) from error
         return config
+
+    def _refusal(self, error: Exception) -> ConfigurationError:
+        return ConfigurationError(f"environment {self.name!r}: verifiers refuses {self._agent}: {error}")
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """Returns the tasks of a split; verifiers has none, so that a part of the tasks is held out."""
@@ -181,8 +184,7 @@ class TasksetEnvironment(LibraryEnvironment):
         sampling = sampling_of(seed, temperature, max_tokens)
         _, at, step = model.get_inference_name().rpartition("@")
         async with rollout(model, step=int(step) if at else None) as scope:  # type: ignore[arg-type]
-            key = f"{KEY}_{content_id(scope.rollout_id).upper()}"
-            with variable_set(key, str(scope.api_key)):
+            with key_set(scope) as key:
                 config = self._agent_config(scope.model_name, scope.base_url, key, sampling)
                 trace = await self._run(self._library.Agent(config).run(task))
         return self._finish(scope.trajectory, scenario, trace)
@@ -198,7 +200,7 @@ class TasksetEnvironment(LibraryEnvironment):
             self._thread_of_loop = LoopThread(f"environment {self.name}")
         running = self._thread_of_loop.start(work)
         try:
-            return await end_within(self._deadline_s, self.name, running)
+            return await end_within(self._deadline_s, f"environment {self.name!r}: a rollout", running)
         except EnvironmentTimeoutError:
             raise
         except (Exception, SystemExit) as error:
@@ -238,6 +240,14 @@ class TasksetEnvironment(LibraryEnvironment):
             }
         )
         return trajectory
+
+
+@contextmanager
+def key_set(scope: rollout) -> Iterator[str]:
+    """Gives the name of the variable that has the rollout's key inside the block."""
+    name = f"{KEY}_{content_id(scope.rollout_id).upper()}"
+    with variable_set(name, str(scope.api_key)):
+        yield name
 
 
 def sampling_of(seed: int | None, temperature: float, max_tokens: int | None) -> dict[str, Any]:

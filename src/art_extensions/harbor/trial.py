@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import shlex
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from art.environments.adapters.environment import end_within
 from art.errors import EnvironmentFailedError, EnvironmentTimeoutError
 from art.process.foreign_files import parse_json
 from art.types import Unscored
@@ -45,26 +44,15 @@ async def run_trial(task: HarborTask, sandbox: TaskSandbox, work: Work) -> Trial
     what `work` raises.
     """
     try:
-        await _end_within(task.setup_s, f"{task.name}: the setup", sandbox.start())
+        await end_within(task.setup_s, f"{task.name}: the setup", sandbox.start())
         late = False
         try:
-            await _end_within(task.agent_s, f"{task.name}: the agent", work(sandbox))
+            await end_within(task.agent_s, f"{task.name}: the agent", work(sandbox))
         except EnvironmentTimeoutError:
             late = True
         return await _verify(task, sandbox, late)
     finally:
         await sandbox.close()
-
-
-async def _end_within(seconds: float, what: str, work: Awaitable[object]) -> None:
-    ends = time.monotonic() + seconds
-    try:
-        async with asyncio.timeout(seconds):
-            await work
-    except TimeoutError as error:
-        if time.monotonic() < ends:  # a deadline inside of it
-            raise
-        raise EnvironmentTimeoutError(f"{what} did not end within {seconds:g} s") from error
 
 
 async def _verify(task: HarborTask, sandbox: TaskSandbox, late: bool) -> TrialOutcome:

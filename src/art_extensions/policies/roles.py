@@ -157,7 +157,7 @@ async def gather_roles(
                 episode = environment.play(
                     policies, scenario, seed=seeded, temperature=temperature, max_tokens=max_tokens
                 )
-                played = await end_within(deadline_s, environment.name, episode)
+                played = await end_within(deadline_s, f"environment {environment.name!r}: a rollout", episode)
             if {*played} != {*environment.roles}:
                 raise EnvironmentFailedError(
                     f"environment {environment.name!r} gave trajectories of {sorted(played)}, and its roles "

@@ -146,17 +146,15 @@ def load_module(option: str, text: str, module: str) -> Any:
         ) from error
 
 
-async def end_within(deadline_s: float, name: str, rollout: Awaitable[T]) -> T:
-    """Returns what the rollout gives. Raises EnvironmentTimeoutError where it does not end in time."""
+async def end_within(deadline_s: float, what: str, work: Awaitable[T]) -> T:
+    """Returns what the work gives. Raises EnvironmentTimeoutError where it does not end in time."""
     try:
         async with asyncio.timeout(deadline_s) as limit:
-            return await rollout
+            return await work
     except TimeoutError as late:
-        if not limit.expired():  # the rollout's own
+        if not limit.expired():  # the work's own
             raise
-        raise EnvironmentTimeoutError(
-            f"environment {name!r}: a rollout did not end within {deadline_s:g} s"
-        ) from late
+        raise EnvironmentTimeoutError(f"{what} did not end within {deadline_s:g} s") from late
 
 
 class _RandomTurn:

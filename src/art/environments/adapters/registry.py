@@ -81,7 +81,8 @@ class OwnEnvironment:
 
     async def rollout(self, *given: Any, **limits: Any) -> Any:
         """See `NamedEnvironment.rollout`."""
-        return await end_within(self._deadline_s, self.name, self._environment.rollout(*given, **limits))
+        what = f"environment {self.name!r}: a rollout"
+        return await end_within(self._deadline_s, what, self._environment.rollout(*given, **limits))
 
 
 def _own(name: str, found: Any, options: Mapping[str, Any]) -> NamedEnvironment:

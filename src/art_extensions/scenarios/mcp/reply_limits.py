@@ -27,7 +27,8 @@ ENCODINGS = "gzip, deflate"
 """What a server may pack a reply with."""
 _AT_ONCE = 1 << 16
 """Bytes that are unpacked, or handed on, before others of the event loop have their turn."""
-_BY_THREAD = 128 * 1024
+BY_THREAD = 128 * 1024
+"""Bytes from which a message is looked through by a thread."""
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _TEXT = re.compile(rb'"(?>[^"\\]++|\\.)*+"?', re.DOTALL)
@@ -86,7 +87,7 @@ def _last_end(stream: bytearray, start: int) -> int:
 
 async def _checked(body: bytes, is_stream: bool) -> AsyncIterator[bytes]:
     """Yields the body in parts. Raises McpError for a message with too much in it."""
-    if len(body) > _BY_THREAD:
+    if len(body) > BY_THREAD:
         await asyncio.to_thread(_check, body, is_stream)
     else:
         _check(body, is_stream)

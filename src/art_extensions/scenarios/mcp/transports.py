@@ -28,7 +28,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from art.errors import ConfigurationError, McpError
 from art.process.reaper import reaper
-from art_extensions.scenarios.mcp.reply_limits import ENCODINGS, MOST_ITEMS, limit_reply, longest_list
+from art_extensions.scenarios.mcp.reply_limits import (
+    BY_THREAD,
+    ENCODINGS,
+    MOST_ITEMS,
+    limit_reply,
+    longest_list,
+)
 from art_extensions.scenarios.mcp.sdk import has_version_2, load_sdk
 from art_extensions.scenarios.mcp.server_address import HttpServer, InProcessServer, Server, StdioServer
 from art_extensions.scenarios.mcp.version_1 import open_session
@@ -41,8 +47,6 @@ if TYPE_CHECKING:
 
 LINE_LIMIT = 16 << 20
 """Bytes of one message."""
-LARGE = 128 * 1024
-"""Bytes from which a line is read by a thread."""
 STRAY_LINES = 1000
 """Some programs print a banner; one that prints so many lines speaks another language."""
 STDERR_KEPT = 2000
@@ -159,7 +163,7 @@ async def _read(
         async with arriving:
             while line := await _line(process.stdout, words):
                 try:
-                    if len(line) > LARGE:
+                    if len(line) > BY_THREAD:
                         message = await asyncio.to_thread(messages.validate_json, line, by_name=False)
                     else:
                         message = messages.validate_json(line, by_name=False)
