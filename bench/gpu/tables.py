@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,19 @@ Lines = Sequence[dict[str, Any]]
 
 
 def newest_results(lines: Lines) -> dict[str, list[Result]]:
-    """Returns the newest result of each name, by part, in the order in which parts run."""
+    """Returns the newest result of each name, by part, in the order in which parts run. A run that measured
+    no ceilings has no limits: the limit is then the one before.
+    """
     known = {one.name for one in fields(Result)}
-    newest = {
-        (line["part"], line["name"]): Result(**{key: value for key, value in line.items() if key in known})
-        for line in lines
-        if line["kind"] == "result"
-    }
+    newest: dict[tuple[str, str], Result] = {}
+    for line in lines:
+        if line["kind"] == "result":
+            key = line["part"], line["name"]
+            made = Result(**{name: value for name, value in line.items() if name in known})
+            before = newest.get(key)
+            if made.limit is None and before is not None:
+                made = replace(made, limit=before.limit, limit_how=before.limit_how)
+            newest[key] = made
     by_part: dict[str, list[Result]] = {part.name: [] for part in PARTS}
     for (part, _), result in newest.items():
         by_part.setdefault(part, []).append(result)

@@ -23,6 +23,7 @@
                  (`art.rewards.llm.request`) of the rest of the name and a mapping of options
     publisher    what brings a checkpoint to other programs, by the names `export` and `deploy`: the functions
                  that `art.client.publishing` describes
+    plot         the picture of a step's batch, by the name `batch`: has `check_plots` and `plot_batch`
     pages        the pages of the runs under a server's /ui, by the name `runs`: a function that makes
                  `art.server.app.PagesOfRuns`
     migration    files of older releases, when a model is registered: a function of the model's folder
@@ -44,6 +45,7 @@
     tuner        what changes a pipeline's numbers while it trains, by the name `pipeline`: a function of a
                  `PipelineTrainer`, its model and its keywords that returns an `OnStep`, or None
     engine       what samples, by the name that `engine=` takes: an `EngineKind` (`art.engine.registry`)
+    pass         the builtin engine's forward pass on a kind of device, by its name: a subclass of `Decoder`
 
 ART's own extensions, `art_extensions`, come through the same door. The core imports none of them.
 """
@@ -77,7 +79,9 @@ MIGRATION = "migration"
 MODEL = "model"
 OPTIMIZER = "optimizer"
 PAGES = "pages"
+PASS = "pass"
 PLACER = "placer"
+PLOT = "plot"
 PRICES = "prices"
 PROVIDER = "provider"
 PUBLISHER = "publisher"

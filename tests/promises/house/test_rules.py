@@ -20,6 +20,7 @@ TORCH_ROOMS = (
     SOURCE / "engine" / "builtin",
     EXTENSIONS / "audit",
     EXTENSIONS / "cluster",
+    EXTENSIONS / "cuda_graphs",
     EXTENSIONS / "doctor",
     EXTENSIONS / "experts",
     EXTENSIONS / "gguf",

@@ -16,7 +16,6 @@ from art.batch.encode import decode_batch, encode_batch
 from art.errors import RequestError
 from art.server.checkpoints.checkpoints import Checkpoints
 from art.server.checkpoints.reference_adapter import reference_folder
-from art.server.jobs.batch_plot import plot_batch
 from art.server.jobs.learning_rate import rate_factor
 from art.server.jobs.train_rows import check_origin, group_rows, judge_figures, one_seed_groups
 from art.server.ledger.schema import SampleRecord
@@ -275,17 +274,6 @@ def test_an_update_for_every_few_sequences(sequences: int | None, trained: int, 
     assert spec.of_batch(trained) == UpdatesSpec(minibatches=minibatches, epochs=2)
     with pytest.raises(ValueError, match="give one of the two"):
         UpdatesSpec(sequences=4, minibatches=2)
-
-
-@pytest.mark.slow
-def test_the_picture_of_a_batch(tmp_path: Path) -> None:
-    groups = [
-        GroupRow(
-            rollouts=[RolloutRow(rollout=f"r{n}", reward=n, samples=[sample_row(f"s{n}")]) for n in (0, 1)]
-        )
-    ]
-    path = plot_batch(build_batch(groups), tmp_path, 3)
-    assert path == tmp_path / "packed_tensors_plot_0003.png" and path.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_figures_of_a_judge_are_means_over_the_groups_that_have_them() -> None:

@@ -171,6 +171,8 @@ class RowCache:
         self.rows = self.capacity = 0
         self.keys = [self._empty(0, 0, heads, size) for heads, size, _ in self.shapes]
         self.values = [self._empty(0, 0, heads, size) for heads, _, size in self.shapes]
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # the trainer is another process
 
     def _empty(self, rows: int, capacity: int, heads: int, size: int) -> Tensor:
         # Zeros, not garbage: a masked key still multiplies its value, and 0 * nan is nan.

@@ -216,6 +216,18 @@ class Decoder:
         if turns is not None and turns.order is not None and turns.places is not None:
             ids_T, positions_T = ids_T[turns.order], positions_T[turns.order]
             wanted = turns.places[wanted]
+        x_TC = self._through_layers(ids_T, positions_T, products, turns, attention)
+        return self._head(self._norm(x_TC.index_select(0, wanted)))
+
+    def _through_layers(
+        self,
+        ids_T: Tensor,
+        positions_T: Tensor,
+        products: Sequence[Product],
+        turns: Turns | None,
+        attention: Attends,
+    ) -> Tensor:
+        """Hidden states [T, C] of the tokens, in the order of their turns."""
         x_TC = embedding(ids_T, self._embedding)
         if self._table is not None:
             cos, sin = self._table.index_select(0, positions_T).unbind(1)
@@ -226,7 +238,7 @@ class Decoder:
             x_TC = self._attend(x_TC, number, layer, step)
             gate, up = step.product(4 * number + 2, layer.mlp_norm(x_TC)).chunk(2, -1)
             x_TC = step.product(4 * number + 3, silu(gate).mul_(up), onto=x_TC)
-        return self._head(self._norm(x_TC.index_select(0, wanted)))
+        return x_TC
 
     def _attend(self, x_TC: Tensor, number: int, layer: Layer, step: Step) -> Tensor:
         joined = step.product(4 * number, layer.attention_norm(x_TC))

@@ -76,6 +76,11 @@ class Turns:
     places: Tensor | None = None
     """[T] where each packed token stands."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Returns whether one adapter has all tokens."""
+        return self.order is None
+
     def add_to(self, y: Tensor, x: Tensor, joint: int) -> Tensor:
         """Adds the adapters' part of a joint to its product y [T, out], in place."""
         pair = self.pairs[joint]

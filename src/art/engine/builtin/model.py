@@ -33,6 +33,7 @@ from art.engine.builtin.step_batch import (
 from art.engine.limits import longest_fixed
 from art.engine.protocol import Ranked, Rows
 from art.errors import ConfigurationError
+from art.extensions import PASS, extension_points, load_extension
 from art.process.environment import inherited_variables
 from art.process.imports import import_lock
 from art.process.threads import cpu_threads
@@ -128,7 +129,7 @@ def load_model(name: str, options: BuiltinOptions, bits: Bits = 16) -> CausalMod
         written_out = not own_code and is_of_family(module)
         model = CausalModel(
             name=name,
-            passes=Decoder(module, list(probe.calls.values()), options.merge_mb << 20)
+            passes=_decoder_kind(device)(module, list(probe.calls.values()), options.merge_mb << 20)
             if written_out
             else ModulePass(module, device),
             shapes=list(probe.shapes.values()),
@@ -147,6 +148,11 @@ def load_model(name: str, options: BuiltinOptions, bits: Bits = 16) -> CausalMod
             )
         logger.warning("%s runs through its modules: written out, it differs by %g", name, difference)
     raise AssertionError("unreachable")
+
+
+def _decoder_kind(device: torch.device) -> type[Decoder]:
+    given = device.type in extension_points(PASS)
+    return load_extension(PASS, device.type) if given else Decoder
 
 
 def _read_model(name: str, device: torch.device, dtype: torch.dtype, bits: Bits) -> Any:

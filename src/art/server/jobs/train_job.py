@@ -13,9 +13,9 @@ from art.batch.batch_types import Batch, GroupRow
 from art.batch.build import build_batch, scored_paths, with_teacher
 from art.batch.encode import encode_batch
 from art.errors import RequestError, TrainingError
+from art.extensions import PLOT, load_extension
 from art.server.checkpoints.canary import canary_rows
 from art.server.checkpoints.reference_adapter import reference_folder
-from art.server.jobs.batch_plot import plot_batch, plot_needs
 from art.server.jobs.http_teacher import HttpTeacher
 from art.server.jobs.learning_rate import rate_factor
 from art.server.jobs.step_files import keep_tokens, rollout_records, write_rollouts
@@ -63,7 +63,8 @@ class TrainJob(StepJob):
         rows = await asyncio.to_thread(
             group_rows, self.request, records, self.renderer, oldest=oldest, removed=removed
         )
-        plot_needs(self.request.compute)
+        if self.request.compute.plot:
+            load_extension(PLOT, "batch").check_plots()
         batch = await asyncio.to_thread(  # seconds for a large batch, in which requests are to be answered
             build_batch,
             rows,
@@ -96,6 +97,7 @@ class TrainJob(StepJob):
                 f"the trainer is at step {trained.step} after training step {opened.step + 1}"
             )
         if self.request.compute.plot:
+            plot_batch = load_extension(PLOT, "batch").plot_batch
             await asyncio.to_thread(plot_batch, batch, self.served.checkpoints.folder.parent, opened.step + 1)
         if request.records_tokens:
             steps, settings = self.served.checkpoints.records, self.served.settings

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.functional import pad
 
 from art.training.attention.pieces import Ints, TreePlan
 
@@ -39,25 +40,40 @@ def attend_flex(
     if window not in plan.block_masks:
         device = query_BHTD.device
         plan.block_masks[window] = block_mask(plan.end_T, plan.depth_T, device, window=window)
-    mask = plan.block_masks[window]
-    kernel = _compiled() if query_BHTD.device.type == "cuda" else flex_attention
-    shared = query_BHTD.shape[1] != key_BKTD.shape[1]
-    out: torch.Tensor = kernel(
-        query_BHTD,
-        key_BKTD,
-        value_BKTD,
-        block_mask=mask,
-        scale=scale,
-        enable_gqa=shared,
-        kernel_options=ONE_KERNEL,
+    attend = _compiled() if query_BHTD.device.type == "cuda" else attend_blocks
+    query, key, value = (_in_blocks(one) for one in (query_BHTD, key_BKTD, value_BKTD))
+    out: torch.Tensor = attend(query, key, value, plan.block_masks[window], scale)
+    return out[:, :, : query_BHTD.shape[2]]
+
+
+def attend_blocks(
+    query_BHQSD: torch.Tensor,
+    key_BKQSD: torch.Tensor,
+    value_BKQSD: torch.Tensor,
+    mask: BlockMask,
+    scale: float,
+) -> torch.Tensor:
+    """Attention of whole blocks, [B, H, T, D]. From these shapes the compiler knows that T is a multiple of a
+    block, and leaves out the checks of its end.
+    """
+    query, key, value = (one.flatten(2, 3) for one in (query_BHQSD, key_BKQSD, value_BKQSD))
+    shared = query.shape[1] != key.shape[1]
+    out: torch.Tensor = flex_attention(
+        query, key, value, block_mask=mask, scale=scale, enable_gqa=shared, kernel_options=ONE_KERNEL
     )
     return out
+
+
+def _in_blocks(one_BHTD: torch.Tensor) -> torch.Tensor:
+    padding = -one_BHTD.shape[2] % FLEX_BLOCK
+    padded = pad(one_BHTD, (0, 0, 0, padding)) if padding else one_BHTD
+    return padded.unflatten(2, (-1, FLEX_BLOCK))
 
 
 @cache
 def _compiled() -> Any:
     # Dynamic: every micro-batch has another length, and none is worth a compilation of its own.
-    return torch.compile(flex_attention, dynamic=True)
+    return torch.compile(attend_blocks, dynamic=True)
 
 
 def block_mask(
@@ -84,7 +100,7 @@ def block_mask(
         *_ordered(full_QK, device),
         BLOCK_SIZE=FLEX_BLOCK,
         mask_mod=attends if window is None else attends_nearby,
-        seq_lengths=(size, size),
+        seq_lengths=(len(end_T), len(end_T)),
     )
 
 

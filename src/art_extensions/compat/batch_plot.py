@@ -8,15 +8,14 @@ import numpy as np
 
 from art.batch.batch_types import Batch
 from art.errors import RequestError, is_installed
-from art.wire.training import ComputeSpec
 
 _WIDTH = 512
 """Tokens of a row of the picture."""
 
 
-def plot_needs(compute: ComputeSpec) -> None:
-    """Raise RequestError when a picture is asked for and the server has no matplotlib."""
-    if compute.plot and not is_installed("matplotlib"):
+def check_plots() -> None:
+    """Raises RequestError where the server has no matplotlib."""
+    if not is_installed("matplotlib"):
         raise RequestError(
             "plot_tensors=True draws with matplotlib, which the server does not have: install the extra "
             "'plotting' there, or leave plot_tensors out",

@@ -1,0 +1,1 @@
+"""Decoding steps of the builtin engine as CUDA graphs."""
