@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from art.backend import Keyword
 from art.client.options.learning_rates import LORA_RATE
+from art.environments.adapters.environment import ROLLOUT_S
 from art.errors import ConfigurationError
 from art.runs.comparison import Comparison, compare
 from art.runs.environment_run import EnvironmentReport, EnvironmentSettings, mean_reward_of, scenarios_of
@@ -44,11 +45,14 @@ class PolicySettings(EnvironmentSettings):
 
     ENTRY: ClassVar[str] = "policies"
     OWN: ClassVar[str] = "give it another --project"
+    MAY_CHANGE: ClassVar[frozenset[str]] = EnvironmentSettings.MAY_CHANGE | {"deadline"}
 
     steps: Annotated[int, Keyword(least=0)] = 50
     """The steps that each trained model has at the end."""
     learning_rate: AboveZero = LORA_RATE
     """The learning rate of all models. Default: that of the base model, as `art train` has it."""
+    deadline: AboveZero = ROLLOUT_S
+    """Seconds an episode may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +253,7 @@ class PoliciesRun:
             **{"group_size": size, "seed": chosen.seed, "temperature": chosen.temperature},
             **{"max_tokens": chosen.max_tokens, "concurrency": chosen.concurrency},
             "max_exceptions": round(chosen.max_failed * size * scenarios),
+            "deadline_s": chosen.deadline,
         }
 
     def _note(self, step: RolesStep) -> None:

@@ -142,6 +142,15 @@ def test_a_run_that_goes_on_has_the_settings_that_it_began_with(tmp_path: Path) 
     assert allowed.exit_code == 0 and "trained red\n" in allowed.output, allowed.output
 
 
+@pytest.mark.slow
+def test_an_episode_that_hangs_ends_at_its_deadline(tmp_path: Path) -> None:
+    words = ["--environment-option", "broken=hangs", "--eval-scenarios", "2", "--eval-group-size", "2"]
+    hung = run(tmp_path, *words, "--deadline", "0.5")
+    assert hung.exit_code == 1 and "a rollout did not end within 0.5 s" in hung.output, hung.output
+    refused = run(tmp_path, "--deadline", "0")
+    assert refused.exit_code != 0 and "deadline" in refused.output
+
+
 def test_an_environment_without_held_out_scenarios_is_refused(tmp_path: Path) -> None:
     words = ["--environment-option", "broken=no val", "--data-dir", str(tmp_path)]
     refused = CliRunner().invoke(app, [*BOTH, *words])
