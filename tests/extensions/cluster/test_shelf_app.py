@@ -30,6 +30,7 @@ from art_extensions.cluster.folder_manifest import canonical_json, digest_of_man
 from art_extensions.cluster.shelf import Shelf
 from art_extensions.cluster.shelf_app import NodeShelf, ShelfAddress, ShelfServer
 from art_extensions.cluster.sources import PullLimits, Source
+from waiting import DEADLINE_S
 
 
 @contextlib.asynccontextmanager
@@ -170,14 +171,14 @@ async def test_an_order_that_takes_long_shows_signs_of_life(
     import art_extensions.cluster.shelf_app as under_test
 
     monkeypatch.setattr(under_test, "_SIGN_S", 0.05)
-    monkeypatch.setattr(under_test, "_SILENCE_S", 5.0)
+    monkeypatch.setattr(under_test, "_SILENCE_S", 4.0)
     folder = random_adapter(tmp_path / "adapter", 100)
     async with served_shelf(tmp_path / "a") as a, served_shelf(tmp_path / "b") as b:
         digest = await a.shelf.offer(folder)
         fetch = b.shelf.fetch
 
         async def slow_fetch(digest: str, sources: list[Source], *, hold: bool) -> Path:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(6.0)  # longer than it may be silent
             return await fetch(digest, sources, hold=hold)
 
         b.shelf.fetch = slow_fetch  # type: ignore[assignment,method-assign]
@@ -216,7 +217,7 @@ async def served_liar(liar: Liar) -> AsyncIterator[Source]:
         yield Source(url=f"http://127.0.0.13:{listener.getsockname()[1]}", key="k")
     finally:
         server.should_exit = True
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, DEADLINE_S)
 
 
 def part(content: bytes, start: int, size: int) -> Response:

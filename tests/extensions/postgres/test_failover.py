@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -79,9 +78,7 @@ async def train_through_kills(servers: ArtServers) -> None:
         training = asyncio.create_task(backend.train(model, [group], learning_rate=1e-3))
         await reach_phase(await home.database(), step, phase)
         os.kill(controller.pid, signal.SIGKILL)
-        killed_at = time.monotonic()
         await servers.wait_for("ART serves", step + 1)
-        assert time.monotonic() - killed_at < TAKES_OVER_S
         async with asyncio.timeout(DEADLINE_S):
             result = await training
         assert result.step == step == await model.get_step()
