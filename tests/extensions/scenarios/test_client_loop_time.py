@@ -16,7 +16,6 @@ from art.rewards.llm.request import Request
 from art_extensions.scenarios.mcp import connect
 from loop_time import watched_callbacks
 from serving import serving_in_a_thread
-from waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.extension]
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -104,7 +103,7 @@ async def test_what_an_mcp_server_answers(tmp_path: Path) -> None:
     program = tmp_path / "server.py"
     program.write_text(MCP_PROGRAM)
     with watched_callbacks() as found:
-        async with connect([sys.executable, str(program)], timeout=DEADLINE_S) as session:
+        async with connect([sys.executable, str(program)]) as session:
             assert len((await session.call("f", {"count": 1, "size": 8_000_000})).text) == 8_000_000
             assert len((await session.call("f", {"count": 2_400, "size": 100})).text) >= 240_000
             with pytest.raises(ARTError, match="200000 items"):
