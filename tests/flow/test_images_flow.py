@@ -44,7 +44,7 @@ async def look(model: art.TrainableModel, number: int) -> art.Trajectory:
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_pictures_are_sampled_and_trained_exactly(tmp_path: Path) -> None:
     base = save_seeing_base(tmp_path / "base")
     model = art.TrainableModel(name="seeing", project="images", base_model=str(base))

@@ -194,7 +194,7 @@ def test_a_killed_server_leaves_no_orphan_after_the_lease(
 ) -> None:
     in_cluster.add(lease_slot=2)
     slot = {"resources": {"lease_slot": 1}}
-    short = settings(in_cluster, tmp_path, engine=slot, trainer=slot, lease=4.0)
+    short = settings(in_cluster, tmp_path, engine=slot, trainer=slot, lease=10.0)
     with running_server(tmp_path / "data", base, cluster=short) as server:
         world = Placed(server, in_cluster)
         placer = world.placer()
