@@ -21,6 +21,7 @@ from bench.soak.steps import run_steps
 from bench.soak.tables import REQUESTS, STEPS
 from bench.soak.views import measure_views
 
+from core_speed import slowness
 from waiting import DEADLINE_S
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ STARTS_WITH, OF_A_STEP = 256, 64
 LATE_STEPS = 4
 """Samples are removed beside the requests, as the machine finds time: a busy one is some steps behind."""
 VIEW_SECONDS = 5.0
-"""Of CPU, imports included."""
+"""Of CPU where `core_speed` was measured, imports included."""
 
 
 def check(points: Sequence[Point], soak: Soak) -> None:
@@ -57,7 +58,8 @@ def check(points: Sequence[Point], soak: Soak) -> None:
             assert counts[-1] <= counts[0] + POOLED, (process, figure, counts)
         early, late = reading_rates(points, process)
         assert late <= 1.5 * early + 50_000, (process, early, late)
-    assert points[-1].views and all(0 <= spent < VIEW_SECONDS for spent in points[-1].views.values())
+    most = VIEW_SECONDS * slowness()
+    assert points[-1].views and all(0 <= spent < most for spent in points[-1].views.values())
 
 
 def reading_rates(points: Sequence[Point], process: str) -> tuple[float, float]:
@@ -93,7 +95,7 @@ def test_a_run_of_steps_stays_flat_and_goes_on_where_it_stopped(tmp_path: Path) 
     assert done.returncode in (0, 1), done.stderr
     assert [one.at for one in points] == list(range(2, 51, 2)), done.stderr
     assert [one.start for one in points] == [0] * 3 + [1] * 22
-    check(points, replace(STEPS, memory_mb=200.0))
+    check(points, replace(STEPS, memory_mb=200.0, kept=STEPS.kept + LATE_STEPS))
     assert f"| {points[-1].at} steps | first | last |" in page.read_text()
     assert run_steps(folder / "steps", records, total=50) == []
 
