@@ -20,8 +20,6 @@ from waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
-TAKES_OVER_S = 15.0
-
 
 async def reach_phase(database: PostgresDatabase, job: int, phase: str) -> None:
     """Returns when the job is there: a short phase may have been passed already."""

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 NAME_LIMIT = 64
 """Characters of a tool's name that OpenAI-compatible endpoints take."""
-START_S = 30.0
-"""Seconds in which the server must be ready for an attempt that may take longer."""
+START_S = 30.0  # in which the server must be ready for an attempt that may take longer
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
 
 

@@ -59,7 +59,7 @@ class LiveServer:
 
     async def start(self) -> None:
         """Connect. Raises McpError, and McpTimeoutError when it takes longer than the timeout."""
-        await asyncio.to_thread(load_sdk)  # seconds on a busy machine, and none of them the server's
+        await asyncio.to_thread(load_sdk)  # it may be missing; the seconds it takes are not the server's
         ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._live(ready), name=f"mcp {self.label}")
         self._given_up = asyncio.create_task(self._words.given_up.wait())
