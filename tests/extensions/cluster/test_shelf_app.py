@@ -36,7 +36,9 @@ from waiting import DEADLINE_S
 @contextlib.asynccontextmanager
 async def client_of(node: Node, key: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
     sent = {"Authorization": f"Bearer {node.source.key if key is None else key}"}
-    async with httpx.AsyncClient(base_url=node.source.url, headers=sent, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=node.source.url, headers=sent, trust_env=False, timeout=DEADLINE_S
+    ) as client:
         yield client
 
 
@@ -68,7 +70,7 @@ async def test_nothing_is_read_without_the_key(tmp_path: Path, key: str) -> None
     async with served_shelf(tmp_path / "a") as node:
         digest = await node.shelf.offer(random_adapter(tmp_path / "adapter", 10))
         sent = {"Authorization": f"Bearer {key}".encode()} if key else {}
-        async with httpx.AsyncClient(base_url=node.source.url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=node.source.url, trust_env=False, timeout=DEADLINE_S) as client:
             for route in (f"/shelf/{digest}/manifest", f"/shelf/{digest}/files/adapter_config.json"):
                 assert (await client.get(route, headers=sent)).status_code == 401
             assert (await client.post("/fetch", headers=sent, content=b"{}")).status_code == 401
@@ -109,7 +111,7 @@ async def test_nothing_else_is_served(tmp_path: Path) -> None:
 async def test_the_servers_own_shelf_takes_no_orders(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "a", PLENTY)
     server = await ShelfServer.start(shelf, "127.0.0.1", takes_orders=False)
-    async with httpx.AsyncClient(base_url=server.address.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=server.address.url, trust_env=False, timeout=DEADLINE_S) as client:
         for key in (server.address.read_key, server.address.order_key, ""):
             reply = await client.post("/fetch", headers={"Authorization": f"Bearer {key}x"}, content=b"{}")
             assert reply.status_code == 404

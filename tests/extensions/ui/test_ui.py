@@ -55,7 +55,10 @@ def test_the_link_of_a_server_opens_its_pages_once(
                 link = re.search(r"http://\S+token=\S+", printed.decode())
                 assert process.returncode == 0 and link is not None and key not in printed.decode()
                 for address in (found[0], link[0]):
-                    async with httpx.AsyncClient(timeout=60) as browser, httpx.AsyncClient() as late:
+                    async with (
+                        httpx.AsyncClient(timeout=60) as browser,
+                        httpx.AsyncClient(timeout=DEADLINE_S) as late,
+                    ):
                         assert (await browser.get(address)).status_code == 200
                         assert "games/player" in (await browser.get(f"{url}/ui/")).text
                         assert (await late.get(address)).status_code == 401

@@ -31,7 +31,9 @@ Read = Callable[..., float | None]
 
 async def scraped(url: str, key: str = KEY) -> tuple[str, Read]:
     """The text, and what looks a sample up by its name and some of its labels."""
-    async with httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {key}"}) as client:
+    async with httpx.AsyncClient(
+        base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=DEADLINE_S
+    ) as client:
         reply = await client.get("/metrics")
     assert reply.status_code == 200, reply.text
     assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -77,7 +79,9 @@ async def test_counters_move_with_requests(live: Live) -> None:
 
 
 async def test_what_is_refused_or_broken_off_is_counted_by_its_status(live: Live) -> None:
-    async with httpx.AsyncClient(base_url=live.url, headers={"authorization": f"Bearer {KEY}"}) as client:
+    async with httpx.AsyncClient(
+        base_url=live.url, headers={"authorization": f"Bearer {KEY}"}, timeout=DEADLINE_S
+    ) as client:
         await client.post(CHAT, json={"model": "nobody", "messages": HI})
         await client.get("/v1/samples/smp_none")
         await client.get("/v1/models/games/player")
