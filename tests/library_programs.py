@@ -28,7 +28,7 @@ def needs(place: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(is_missing(place), reason=f"no {place}: `make {place}/.installed`")
 
 
-def told_by(place: str, program: str, *words: str, timeout_s: float = 300.0) -> dict[str, Any]:
+def told_by(place: str, program: str, *words: str, timeout_s: float = 580.0) -> dict[str, Any]:
     """Runs a program to its end. Returns what its last line says, which is JSON."""
     variables = {
         **{"PATH": os.environ["PATH"], "HOME": str(Path.home()), "HF_HUB_OFFLINE": "1"},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import art
-from waiting import turns
+from waiting import DEADLINE_S, turns
 
 
 class Registered:
@@ -114,7 +114,7 @@ async def test_a_slow_step_does_not_keep_the_following_from_being_gathered() -> 
 
     async def gather(step: int) -> list[art.TrajectoryGroup]:
         if step == 0:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(DEADLINE_S):
                 while ended != {1, 2}:  # noqa: ASYNC110 - a set has no event
                     await asyncio.sleep(0)
         ended.add(step)
@@ -149,7 +149,7 @@ async def test_leaving_a_loop_that_gathers_ahead_leaves_no_task_and_the_next_beg
                 raise KeyError("the body's own error")
 
     loop = asyncio.create_task(run(9))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         while model.step < 2 or len(begun) < 6:  # noqa: ASYNC110 - a list has no event
             await asyncio.sleep(0)
     loop.cancel()  # it waits for the groups of step 2

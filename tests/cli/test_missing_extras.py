@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import art
 from art.cli.main import app
 from art.errors import EXTRAS, MissingExtraError, extra_needed, install_command
+from waiting import DEADLINE_S
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DISTRIBUTION_OF = {
@@ -145,7 +146,7 @@ def test_a_fault_of_the_package_itself_is_not_called_a_missing_extra() -> None:
 def test_a_program_without_the_server_ends_in_one_sentence() -> None:
     blocked = ", ".join(map(repr, EXTRAS["local"]))
     program = f"import sys\nsys.modules.update(dict.fromkeys([{blocked}]))\nimport art\nart.LocalBackend()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.stderr.splitlines()[-1].endswith(
         f"Run: {install_command('local')}. For a server on another machine, use "
         "art.RemoteBackend(base_url, api_key)"

@@ -125,7 +125,7 @@ async def test_a_server_that_is_gone_is_one_named_error(
 async def test_a_job_that_is_followed_outlives_a_restart_and_hears_of_the_end(
     model: art.TrainableModel, restarted: RestartedServer, double: Double
 ) -> None:
-    async with art.RemoteBackend(restarted.url, KEY, gone_s=2 * AWAY_S) as backend:
+    async with art.RemoteBackend(restarted.url, KEY, gone_s=4 * AWAY_S) as backend:
         await model.register(backend)
         double.silence_s = 600.0
         training = asyncio.ensure_future(train(model, backend))
@@ -140,7 +140,7 @@ async def test_a_job_that_is_followed_outlives_a_restart_and_hears_of_the_end(
         training = asyncio.ensure_future(train(model, backend))
         await until(lambda: double.events_after)
         await restarted.stop()
-        with pytest.raises(errors.ServerUnreachableError, match=r"within 4 s: events of"):
+        with pytest.raises(errors.ServerUnreachableError, match=r"within 8 s: events of"):
             await training
 
 
@@ -157,12 +157,12 @@ async def test_a_server_that_breaks_each_connection_is_left(
 
     server = await asyncio.start_server(break_off, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, art.RemoteBackend(url, KEY, gone_s=0.5) as backend:
+    async with server, art.RemoteBackend(url, KEY, gone_s=2.0) as backend:
         model.inference_base_url, model.inference_api_key = f"{url}/v1", KEY
         client = backend.openai_client(model)
-        with pytest.raises(errors.ServerUnreachableError, match=r"within 0\.5 s"):
+        with pytest.raises(errors.ServerUnreachableError, match=r"within 2 s"):
             await client.chat.completions.create(model="agent", messages=ASK)
-        with pytest.raises(errors.ServerUnreachableError, match=r"within 0\.5 s"):
+        with pytest.raises(errors.ServerUnreachableError, match=r"within 2 s"):
             await model.register(backend)
     assert broken > 4
 

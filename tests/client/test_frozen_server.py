@@ -58,7 +58,7 @@ async def test_a_frozen_server_is_ended_and_its_callers_go_on(tmp_path, model, c
 
 @pytest.mark.slow
 async def test_a_server_that_freezes_too_often_is_named_so(tmp_path, model):
-    limits = SupervisorLimits(restarts=0, health_interval_s=0.1, health_deadline_s=1.0)
+    limits = SupervisorLimits(restarts=0, health_interval_s=0.1, health_deadline_s=3.0)
     async with make(tmp_path, limits) as backend:
         await model.register(backend)
         hurt(backend, signal.SIGSTOP)

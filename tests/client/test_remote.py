@@ -360,20 +360,20 @@ async def test_lost_machines_are_no_reason_to_give_up(registered, double: Double
 
 
 async def test_heartbeats_keep_a_silent_job_alive(model, server, double: Double):
-    backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=1.0))
+    backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=3.0))
     await model.register(backend)
-    double.heartbeats = 30
+    double.heartbeats = 70
     assert (await backend.train(model, groups())).step == 1
     await backend.close()
 
 
 async def test_what_this_program_slept_through_is_no_silence(model, server, double: Double):
-    backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=1.0))
+    backend = art.RemoteBackend(server, KEY, deadlines=JobDeadlines(idle_s=3.0))
     await model.register(backend)
-    double.heartbeats = 50
+    double.heartbeats = 90
     training = asyncio.create_task(backend.train(model, groups()))
     await until(lambda: double.events_after)
-    time.sleep(1.5)  # noqa: ASYNC251 - as a rollout that blocks its event loop
+    time.sleep(3.5)  # noqa: ASYNC251 - as a rollout that blocks its event loop
     assert (await training).step == 1
     await backend.close()
 

@@ -18,7 +18,7 @@ from typing import Any
 import art
 from art.environments.adapters.registry import find_environment
 
-ALL_S = 40.0
+ALL_S = 120.0
 """No rollout may take longer, whatever its environment does."""
 
 

@@ -86,7 +86,7 @@ def vllm(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
         yield engine_over_it
 
 
-REAL_VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)])
+REAL_VLLM = pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1200)])
 REMOTE = pytest.param("remote", marks=pytest.mark.slow)
 POOL = pytest.param("pool", marks=pytest.mark.slow)
 
@@ -903,7 +903,7 @@ async def forwarded(socket: str) -> asyncio.Server:
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_a_vllm_that_runs_already_is_attached_to(
     vllm: Callable[[], VllmEngine], base: Path, adapters: dict[str, Path], tmp_path: Path, name: str
 ) -> None:

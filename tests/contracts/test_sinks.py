@@ -18,6 +18,7 @@ import art
 from art.extensions import SINK, extension_points
 from art.tracking.sinks import registry
 from art.tracking.sinks.registry import known_sinks
+from waiting import DEADLINE_S
 
 Scalars = dict[str, dict[int, float]]
 """Tag -> step -> value."""
@@ -35,7 +36,10 @@ APART = {"trackio", "mlflow", "wandb"}
 
 
 def read_otel(model: art.Model) -> Scalars:
-    told = httpx.get(f"{os.environ['OTEL_EXPORTER_OTLP_ENDPOINT']}/scalars/{model.project}/{model.name}")
+    told = httpx.get(
+        f"{os.environ['OTEL_EXPORTER_OTLP_ENDPOINT']}/scalars/{model.project}/{model.name}",
+        timeout=DEADLINE_S,
+    )
     return {tag: {int(step): value for step, value in steps.items()} for tag, steps in told.json().items()}
 
 

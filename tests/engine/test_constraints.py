@@ -86,7 +86,11 @@ def walk(guide: Guide, theirs: TheirServer, stops: tuple[int, ...], dice: random
 @pytest.mark.slow
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=lambda one: f"{one.kind}-{len(one.text)}")
 @given(seed=st.integers(0, 1 << 30), both=st.booleans())
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_the_ended_grammar_allows_elsewhere_what_a_guide_allows(
     constraint: Constraint, seed: int, both: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

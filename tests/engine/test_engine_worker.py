@@ -48,7 +48,7 @@ def worker(base: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
 @pytest.mark.slow
 async def test_without_the_key_nothing_answers(worker: tuple[subprocess.Popen[bytes], str, str]) -> None:
     _, url, _ = worker
-    async with httpx.AsyncClient(base_url=url) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S) as client:
         for method, path in (("GET", "/health"), ("POST", "/score"), ("POST", "/load_adapter")):
             for headers in ({}, {"Authorization": "Bearer wrong"}):
                 assert (await client.request(method, path, headers=headers)).status_code == 401
@@ -64,7 +64,7 @@ async def test_without_the_key_nothing_answers(worker: tuple[subprocess.Popen[by
 async def test_malformed_bodies_are_named(worker: tuple[subprocess.Popen[bytes], str, str]) -> None:
     _, url, key = worker
     headers = {"Authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(base_url=url, headers=headers) as client:
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=DEADLINE_S) as client:
         reply = await client.post("/score", content=b'{"rows": [[1, 2]], "temprature": 1}')
     assert reply.status_code == 400 and "temprature" in reply.json()["message"]
 
@@ -75,7 +75,9 @@ async def test_a_transfer_that_the_worker_does_not_know_is_refused(
 ) -> None:
     _, url, key = worker
     body = b'{"name": "agent@1", "path": "/nowhere", "transfer": "nccl"}'
-    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}) as client:
+    async with httpx.AsyncClient(
+        base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=DEADLINE_S
+    ) as client:
         reply = await client.post("/load_adapter", content=body)
     assert reply.status_code == 400
     assert "unknown transfer 'nccl'; known: shelf" in reply.json()["message"]

@@ -21,6 +21,7 @@ from art.engine.builtin.decoder import Decoder
 from art.engine.builtin.engine import BuiltinEngine
 from art.errors import CheckpointError, ConfigurationError, NotFoundError
 from art.wire.engine import BuiltinOptions
+from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +98,7 @@ async def test_an_unloaded_model_is_gone_and_the_others_go_on(
     unloading = asyncio.create_task(engine.unload_adapter("one@1"))
     rest = await whole(stream)
     assert len(first.token_ids) + len(rest.token_ids) == 60
-    await asyncio.wait_for(unloading, 60)
+    await asyncio.wait_for(unloading, DEADLINE_S)
     with pytest.raises(NotFoundError):
         await engine.score("one@1", [prompt(1)])
     assert not engine._core.model.whole_models

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import DEADLINE_S
+
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
@@ -59,9 +61,9 @@ asyncio.run(main())
 def test_a_loop_that_is_killed_while_it_trains_makes_its_steps(tmp_path: Path, base: Path) -> None:
     folder = tmp_path / "art"
     program = [sys.executable, "-c", PROGRAM, str(folder), str(base)]
-    killed = subprocess.run([*program, "deadly"], capture_output=True, text=True, timeout=280)
+    killed = subprocess.run([*program, "deadly"], capture_output=True, text=True, timeout=2 * DEADLINE_S)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    done = subprocess.run([*program, ""], capture_output=True, text=True, timeout=280)
+    done = subprocess.run([*program, ""], capture_output=True, text=True, timeout=2 * DEADLINE_S)
     assert done.stdout == "2\n", done.stderr
     home = folder / "games" / "models" / "agent"
     rows = [json.loads(line) for line in (home / "history.jsonl").read_text().splitlines()]

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from server_process import ServerProcess, running_server
 
+from waiting import DEADLINE_S
+
 pytestmark = pytest.mark.slow
 
 
@@ -53,7 +55,7 @@ def test_every_answer_names_the_full_disk_and_all_goes_on_afterwards(small_disk:
         other = server.http.post(
             "/art/models",
             json={"project": "games", "name": "other", "base_model": str(base), "lora": {"r": 4, "alpha": 8}},
-            timeout=180,
+            timeout=DEADLINE_S,
         )
         assert "the disk is full" in message(other)
         (small_disk / "filler").unlink()

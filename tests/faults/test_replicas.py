@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from server_process import ServerProcess, running_server
 from test_server_faults import sft_job, submit_sft
 
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +94,7 @@ def test_no_request_fails_when_one_of_two_engines_is_killed(tmp_path: Path, base
         server.http = httpx.Client(
             base_url=server.http.base_url,
             headers=server.http.headers,
-            timeout=180,
+            timeout=DEADLINE_S,
             trust_env=False,
             limits=httpx.Limits(max_connections=ROLLOUTS),
         )
@@ -103,7 +103,7 @@ def test_no_request_fails_when_one_of_two_engines_is_killed(tmp_path: Path, base
             running = [pool.submit(rollout, server, number, done) for number in range(ROLLOUTS)]
             eventually(lambda: len(done) >= ROLLOUTS // 2)
             killed.kill()
-            samples = [one.result(timeout=200) for one in running]
+            samples = [one.result(timeout=DEADLINE_S) for one in running]
         assert sum(map(len, samples)) == ROLLOUTS * TURNS == len({one for taken in samples for one in taken})
         eventually(lambda: server.health()["engine"]["state"] == "up")
         replicas = server.health()["engine"]["replicas"]

@@ -16,6 +16,7 @@ import pytest
 import art
 from art.environments.tasks import mail
 from art.trajectories import is_choice
+from waiting import DEADLINE_S
 
 # Python's standard library alone. It answers calls until there are none, or `turns` are over; asked to, it
 # forgets its history on the way, and lets a sub-agent with a system prompt of its own help it.
@@ -29,7 +30,7 @@ def ask(messages, **more):
     body = {"model": "gpt-4o-mini", "messages": messages, "max_tokens": 48, **more}
     head = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-    for patience in range(400):
+    for patience in range(800):
         try:
             asked = urllib.request.Request(url, json.dumps(body).encode(), head)
             return json.load(urllib.request.urlopen(asked, timeout=240))["choices"][0]["message"]
@@ -65,7 +66,7 @@ async def run(r: Any, messages: list[Any], turns: int, **more: Any) -> list[Any]
         env=environment,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=2 * DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from art import LocalBackend, TrainableModel
+from waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_starts")]
 
@@ -90,10 +90,11 @@ async def test_serve_answers_with_what_was_trained_before(tmp_path: Path) -> Non
         assert server.stdout is not None
         url = server.stdout.readline().split()[2]
         client = AsyncOpenAI(base_url=f"{url}/v1", api_key="a-key-for-this-test")
-        for _ in range(300):
-            if "player" in [row.id async for row in client.models.list()]:
-                break
-            await asyncio.sleep(0.2)
+
+        async def is_served() -> bool:
+            return "player" in [row.id async for row in client.models.list()]
+
+        await until(is_served)
         asked = [{"role": "user", "content": "yes, no or maybe?"}]
         for name in ("player", "player@0", "art/nano", "art/nano-games"):
             reply = await client.chat.completions.create(model=name, messages=asked, max_tokens=2)

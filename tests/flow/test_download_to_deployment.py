@@ -23,7 +23,7 @@ import pytest
 import art
 from art.process.resources import find_free_tcp_port
 from starting import StartedProgram
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 
@@ -53,7 +53,7 @@ def asked(url: str, model: str, key: str = "none") -> list[str]:
             f"{url}/chat/completions",
             json=greedy(model, question),
             headers={"authorization": f"Bearer {key}"},
-            timeout=120,
+            timeout=DEADLINE_S,
         )
         assert reply.status_code == 200, reply.text
         replies.append(reply.json()["choices"][0]["message"]["content"])
@@ -68,7 +68,7 @@ def decided(url: str, model: str, key: str) -> list[str]:
             f"{url}/chat/completions",
             json={**greedy(model, question), "logprobs": True, "top_logprobs": 2},
             headers={"authorization": f"Bearer {key}"},
-            timeout=120,
+            timeout=DEADLINE_S,
         )
         assert reply.status_code == 200, reply.text
         tokens = reply.json()["choices"][0]["logprobs"]["content"]
@@ -254,7 +254,7 @@ def vllm_server(model: Path, folder: Path) -> Iterator[str]:
         finally:
             os.killpg(server.pid, signal.SIGTERM)
             try:
-                server.wait(timeout=60)
+                server.wait(timeout=DEADLINE_S)
             finally:
                 os.killpg(server.pid, signal.SIGKILL) if server.poll() is None else None
 
@@ -270,7 +270,7 @@ def llama_cpp_server(file: Path) -> Iterator[str]:
         assert server.stdin is not None and server.stdout is not None
         url = server.stdout.readline().strip()
         try:
-            eventually(lambda: answers(f"{url}/health"), timeout=120)
+            eventually(lambda: answers(f"{url}/health"))
             yield f"{url}/v1"
         finally:
             server.stdin.close()

@@ -11,6 +11,7 @@ import pytest
 
 import art
 from seeing import image_part, picture, save_seeing_base
+from waiting import DEADLINE_S
 
 ENVIRONMENT = Path(__file__).parents[2] / ".venv-vllm"
 OPTIONS = {
@@ -44,7 +45,7 @@ async def look(model: art.TrainableModel, number: int) -> art.Trajectory:
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_pictures_are_sampled_and_trained_exactly(tmp_path: Path) -> None:
     base = save_seeing_base(tmp_path / "base")
     model = art.TrainableModel(name="seeing", project="images", base_model=str(base))
@@ -68,7 +69,9 @@ async def test_pictures_are_sampled_and_trained_exactly(tmp_path: Path) -> None:
         assert min(chunks[0].model_extra["prompt_token_ids"]) >= 0, "placeholders, for other libraries"
         assert chunks[-1].choices[0].finish_reason in ("stop", "length")
         root = str(client.base_url).removesuffix("v1/")
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {client.api_key}"}) as web:
+        async with httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {client.api_key}"}, timeout=DEADLINE_S
+        ) as web:
             reply = await web.post(
                 f"{root}tokenize", json={"model": name, "messages": [asked], "return_token_strs": True}
             )

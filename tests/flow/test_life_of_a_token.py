@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import art
+from waiting import DEADLINE_S
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "internals" / "life-of-a-token.md"
@@ -67,7 +68,7 @@ async def test_a_token_makes_the_whole_round(tmp_path: Path) -> None:
         # The ledger holds what was sampled, and the second turn's prompt extends the first turn's ids.
         headers = {"Authorization": f"Bearer {model.inference_api_key}"}
         async with httpx.AsyncClient(
-            base_url=str(model.inference_base_url), headers=headers, timeout=30
+            base_url=str(model.inference_base_url), headers=headers, timeout=DEADLINE_S
         ) as http:
             tokens = 0
             for trajectory in groups[0]:

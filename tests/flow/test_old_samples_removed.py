@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import art
-from waiting import until
+from waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ async def test_old_samples_go_while_the_model_trains(tmp_path: Path) -> None:
         assert model.inference_base_url is not None
         headers = {"authorization": f"Bearer {model.inference_api_key}"}
         root = model.inference_base_url.removesuffix("/v1")
-        async with httpx.AsyncClient(base_url=root, headers=headers) as http:
+        async with httpx.AsyncClient(base_url=root, headers=headers, timeout=DEADLINE_S) as http:
             gone = f"/v1/samples/{samples_of(unused)[0]}"
 
             async def removed() -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 ART = str(Path(sys.executable).with_name("art"))
 TINY = ["--steps", "2", "--groups-per-step", "2", "--group-size", "4", "--eval-rollouts", "12"]
@@ -137,7 +137,7 @@ def worker(run: subprocess.Popen[str], module: str) -> psutil.Process:
                 found.extend([process] if module in process.cmdline() else [])
         return bool(found)
 
-    eventually(there, timeout=150)
+    eventually(there)
     return found[-1]
 
 
@@ -152,7 +152,7 @@ def killed_while_it_evaluates(folder: Path, cwd: Path) -> None:
     run = start(*TINY, "--steps", "3", "--deterministic", "--output", str(folder), cwd=cwd)
     ledger = folder / "art" / "server" / "ledger.sqlite-wal"
     try:
-        eventually(lambda: ledger.exists() and ledger.stat().st_size > 40_000, timeout=150)
+        eventually(lambda: ledger.exists() and ledger.stat().st_size > 40_000)
         begun = children(run)
     finally:
         run.kill()
@@ -164,9 +164,9 @@ def hurt_in_each_phase_then_interrupted(folder: Path, cwd: Path) -> None:
     """kill -9 of the engine between evaluation and first step, of the trainer after it, then Ctrl-C."""
     run = start("--resume", "--steps", "3", "--output", str(folder), cwd=cwd)
     try:
-        eventually(lambda: (folder / "evaluation-0000.json").exists(), timeout=150)
+        eventually(lambda: (folder / "evaluation-0000.json").exists())
         worker(run, "art.engine.builtin.worker").kill()
-        wait_for_lines(folder / "steps.jsonl", 1, deadline=150)
+        wait_for_lines(folder / "steps.jsonl", 1, deadline=DEADLINE_S)
         worker(run, "art.training.worker").kill()
         begun = children(run)
         run.send_signal(signal.SIGINT)
@@ -180,7 +180,7 @@ def hurt_in_each_phase_then_interrupted(folder: Path, cwd: Path) -> None:
     all_gone(begun)
 
 
-@pytest.mark.timeout(900)  # four starts of a server, beside other work
+@pytest.mark.timeout(1800)  # four starts of a server, beside other work
 def test_a_killed_and_interrupted_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     straight = art(
         "quickstart", *TINY, "--steps", "3", "--deterministic", "--output", "straight", cwd=tmp_path

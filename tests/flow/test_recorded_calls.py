@@ -15,6 +15,7 @@ import requests
 import art
 from art.errors import NoTrajectoryError
 from art.types import sample_id
+from waiting import DEADLINE_S
 
 ASK = [{"role": "user", "content": "yes, no or maybe?"}]
 NAMES = ("chat_completions", "completions", "responses", "messages")
@@ -44,7 +45,7 @@ async def over_requests(model: art.TrainableModel, path: str, body: dict[str, An
         headers = {"authorization": f"Bearer {model.inference_api_key}"}
         streams = bool(body.get("stream"))
         url = f"{model.inference_base_url}/{path}"
-        with requests.post(url, json=body, headers=headers, stream=streams, timeout=120) as response:
+        with requests.post(url, json=body, headers=headers, stream=streams, timeout=DEADLINE_S) as response:
             assert response.ok, response.text
             assert list(response.iter_lines()) if streams else response.json()["model"]
 

@@ -27,7 +27,7 @@ main(parser.parse_args())
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_every_request_of_the_load_tool_succeeds(tmp_path: Path) -> None:
     model = art.TrainableModel(name="bench", project="bench", base_model="art/nano-words")
     async with art.LocalBackend(path=str(tmp_path)) as backend:

@@ -85,7 +85,7 @@ def vllm_processes() -> list[psutil.Process]:
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # two starts of vLLM, of half a minute each on a quiet machine
+@pytest.mark.timeout(1800)  # two starts of vLLM, of half a minute each on a quiet machine
 async def test_vllm_is_trained_with_killed_and_comes_back(tmp_path: Path) -> None:
     strangers = vllm_processes()
     model = art.TrainableModel(name="vllm-flow", project="flow", base_model="art/nano-games")

@@ -13,6 +13,7 @@ import pytest
 
 from art.process.files import ScratchFolder, take_lock
 from starting import StartedProgram
+from waiting import DEADLINE_S
 
 HOLDER = """
 import sys
@@ -50,7 +51,7 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
         assert holder.stdout is not None and holder.stdout.readline() == "True\n"
         assert take_lock(path) is None
         holder.kill()
-        held = take_lock(path, patience=30.0)
+        held = take_lock(path, patience=DEADLINE_S)
     assert held is not None
     os.close(held)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from waiting import DEADLINE_S
+
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
@@ -58,7 +60,7 @@ def test_both_end_when_the_one_who_asked_is_gone(guarded: subprocess.Popen[bytes
     assert guarded.stdin is not None
     guarded.stdin.close()
     assert not psutil.wait_procs([program, child], timeout=240)[1]
-    assert guarded.wait(20) == 128 + signal.SIGTERM
+    assert guarded.wait(DEADLINE_S) == 128 + signal.SIGTERM
     assert not (tmp_path / "folder").exists()
 
 
@@ -67,6 +69,6 @@ def test_its_children_do_not_outlive_a_killed_program(
 ) -> None:
     _, program, child = family(guarded)
     program.kill()
-    assert guarded.wait(20) == 128 + signal.SIGKILL
+    assert guarded.wait(DEADLINE_S) == 128 + signal.SIGKILL
     assert not psutil.wait_procs([child], timeout=240)[1]
     assert not (tmp_path / "folder").exists()

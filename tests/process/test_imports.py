@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import DEADLINE_S
+
 SOURCE = Path(__file__).parents[2] / "src"
 HEAVY = {
     *("torch", "transformers", "peft", "tokenizers", "renderers", "unsloth", "bitsandbytes", "llguidance"),
@@ -59,7 +61,7 @@ def test_threads_that_import_a_library_at_once_all_get_it(tmp_path: Path) -> Non
         subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    printed = [racer.communicate(timeout=120) for racer in racers]
+    printed = [racer.communicate(timeout=DEADLINE_S) for racer in racers]
     ended = [(racer.returncode, out) for racer, (out, _) in zip(racers, printed, strict=True)]
     assert ended == [(0, "\n")] * 2
 

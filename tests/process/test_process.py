@@ -7,12 +7,13 @@ import socket
 import pytest
 
 from art.process.resources import listen
+from waiting import DEADLINE_S
 
 
 def test_a_listener_names_its_protocol_and_takes_connections() -> None:
     with listen("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP  # asyncio looks at this before it turns Nagle off
-        with socket.create_connection(listener.getsockname(), timeout=5):
+        with socket.create_connection(listener.getsockname(), timeout=DEADLINE_S):
             pass
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import DEADLINE_S
+
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
@@ -37,7 +39,11 @@ def test_a_worker_that_was_killed_before_the_handshake_is_named(tmp_path: Path) 
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, program, tmp_path / "log"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, program, tmp_path / "log"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "worker 'trainer'" in done.stdout and str(tmp_path / "log") in done.stdout
@@ -53,5 +59,5 @@ def test_a_worker_whose_server_died_before_it_began_does_not_begin(is_alive: boo
         if not is_alive:
             servers.close()
         command = [sys.executable, "-m", "art.process.child", "this"]
-        done = subprocess.run(command, stdin=workers, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(command, stdin=workers, capture_output=True, timeout=DEADLINE_S, check=False)
     assert (b"Zen" in done.stdout, done.returncode) == (is_alive, 0 if is_alive else 1), done

@@ -9,6 +9,7 @@ import pytest
 
 from art.errors import ConfigurationError
 from art.rendering.registry import is_on_hub
+from waiting import DEADLINE_S
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -40,7 +41,7 @@ def hub() -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
-    thread.join(10)
+    thread.join(DEADLINE_S)
 
 
 @pytest.fixture

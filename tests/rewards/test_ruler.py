@@ -16,6 +16,7 @@ from art.rewards import ruler, ruler_score_group
 from art.rewards.ruler import Response, TrajectoryScore
 from art.trajectories import PydanticException
 from art_extensions.testing import LlmServer, Mischief, TruthfulJudge
+from waiting import DEADLINE_S
 
 
 @pytest.fixture(autouse=True)
@@ -229,7 +230,7 @@ async def test_a_cancellation_is_never_swallowed() -> None:
     scoring = asyncio.create_task(
         ruler_score_group(group_of(0.2, 0.9), judge_model=judge, swallow_exceptions=True)
     )
-    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.wait_for(asked.wait(), DEADLINE_S)
     scoring.cancel()
     with pytest.raises(asyncio.CancelledError):
         await scoring

@@ -59,10 +59,10 @@ def test_a_killed_bench_goes_on_at_the_cell_that_was_under_way(tmp_path: Path) -
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert [one.cell.seed for one in read_records(path)] == [0]
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=240)
     assert again.stdout.split() == ["1", "2"]
     assert [one.cell.seed for one in read_records(path)] == [0, 1, 2]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout == ""
 
 
@@ -140,10 +140,11 @@ def test_every_cell_of_the_league_has_the_same_seconds_and_held_out_scenarios() 
 
 
 def test_the_clock_stops_while_it_is_paused() -> None:
+    began = time.monotonic()
     clock = Clock()
     with clock.pause():
         time.sleep(0.2)
-    assert clock.seconds < 0.2
+    assert clock.seconds <= time.monotonic() - began - 0.2
 
 
 @pytest.mark.slow  # imports the programs

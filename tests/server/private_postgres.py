@@ -16,7 +16,7 @@ from pathlib import Path
 from uuid import uuid4
 
 PASSWORD = "sesame-of-the-tests"
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 
 def programs() -> Path | None:

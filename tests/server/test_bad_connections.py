@@ -161,7 +161,7 @@ async def test_a_client_that_goes_before_its_body_came(world: World) -> None:
             await writer.drain()
             writer.close()
             await writer.wait_closed()
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
             assert (await client.get(address + "/health")).status_code == 200
 
 
@@ -228,7 +228,7 @@ async def test_an_upgrade_that_is_not_offered(address: str) -> None:
 
 async def test_good_requests_follow_refused_ones_on_one_connection(patient: str) -> None:
     async with httpx.AsyncClient(
-        headers={"authorization": f"Bearer {KEY}"}, limits=httpx.Limits(max_connections=1)
+        headers={"authorization": f"Bearer {KEY}"}, limits=httpx.Limits(max_connections=1), timeout=DEADLINE_S
     ) as client:
         for _ in range(3):
             large = await client.post(f"{patient}/v1/chat/completions", content=b" " * 100_000)

@@ -8,7 +8,7 @@ from typing import Any
 
 from live import KEY, Live
 
-from waiting import until
+from waiting import DEADLINE_S, until
 
 BODY = json.dumps({"model": "player", "messages": [{"role": "user", "content": "hi"}]}).encode()
 
@@ -21,10 +21,10 @@ async def test_requests_sent_in_one_piece_are_answered_one_after_the_other(live:
     writer.write(request * 3)
     samples = []
     for _ in range(3):
-        told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+        told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE_S)
         assert told.startswith(b"HTTP/1.1 200")
         length = int(told.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        reply = json.loads(await asyncio.wait_for(reader.readexactly(length), 30))
+        reply = json.loads(await asyncio.wait_for(reader.readexactly(length), DEADLINE_S))
         samples.append(reply["choices"][0]["sample_id"])
     assert len(set(samples)) == 3
     writer.close()
@@ -51,6 +51,6 @@ async def test_a_client_that_goes_away_is_noticed_behind_any_asgi_server(live: L
     asked = asyncio.create_task(live.app(scope, receive, send))
     await until(lambda: len(live.engine.requests) == 1)
     gone.set()
-    await asyncio.wait_for(asked, 30)
+    await asyncio.wait_for(asked, DEADLINE_S)
     await until(lambda: len(live.engine.cancelled) == 1)
     assert sent == []

@@ -9,6 +9,7 @@ import pytest
 from live import KEY, Live
 
 from art.server.catalog import Serving
+from waiting import DEADLINE_S
 
 LOOP = (
     "{% for m in messages %}{% if m.content == 'go' %}{% for i in range(99999) %}{% for j in range(99999) %}"
@@ -31,9 +32,9 @@ async def test_a_template_that_loops_for_one_message_stops_nobody(live: Live, pa
     assert (await ask("hi")).status_code == 200
     stuck = asyncio.create_task(ask("go"))
     await asyncio.sleep(0.1)
-    async with httpx.AsyncClient(trust_env=False) as anyone:
+    async with httpx.AsyncClient(trust_env=False, timeout=DEADLINE_S) as anyone:
         for _ in range(5):
-            assert (await anyone.get(f"{live.url}/health", timeout=30)).status_code == 200
+            assert (await anyone.get(f"{live.url}/health", timeout=DEADLINE_S)).status_code == 200
     assert not stuck.done(), "the health was asked for while the template looped"
     refused = await stuck
     assert refused.status_code == 400 and "exceeds what a rendering may use" in refused.text

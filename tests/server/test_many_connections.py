@@ -98,6 +98,6 @@ async def test_a_connection_that_has_ended_is_forgotten_at_once(
             async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=DEADLINE_S) as client:
                 assert (await client.get("/health")).status_code == 200
                 assert connections() == 1
-            await until(lambda: not connections(), timeout=20)
+            await until(lambda: not connections())
         finally:
             gc.enable()

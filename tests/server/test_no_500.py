@@ -21,6 +21,7 @@ from art.server.checkpoints.registered_models import adapter_folder
 from art.server.settings import LimitSettings
 from art.wire.engine import EngineScoreReply
 from art.wire.training import ScoreReply
+from waiting import DEADLINE_S
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "y" * 300, "~nobody-of-this-name/model"])
@@ -70,9 +71,9 @@ async def test_a_request_that_outlives_the_server_is_told_so_in_json(live: Live,
         "headers": [(b"authorization", f"Bearer {KEY}".encode())],
     }
     task = asyncio.create_task(app(scope, receive, send))
-    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.wait_for(asked.wait(), DEADLINE_S)
     task.cancel()
-    await asyncio.wait_for(task, 30)
+    await asyncio.wait_for(task, DEADLINE_S)
     assert sent[0]["status"] == 503
     error = orjson.loads(sent[1]["body"])["error"]
     assert error["code"] == "server_closing" and "closing" in error["message"]

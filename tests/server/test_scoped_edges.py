@@ -14,6 +14,7 @@ import art
 from art.errors import ConfigurationError
 from art.rendering.library import LibraryRenderer
 from art.trajectories import is_choice
+from waiting import DEADLINE_S
 
 ASK = [{"role": "user", "content": "hello there"}]
 
@@ -56,7 +57,9 @@ async def test_of_two_conversations_of_the_same_words_the_one_that_went_on_is_co
 @pytest.mark.slow
 async def test_an_id_that_is_lost_in_an_address_is_refused(live: Live, model: art.TrainableModel) -> None:
     """Clients take `.` and `..` out of an address, and with them the rollout's name."""
-    async with httpx.AsyncClient(base_url=live.url, headers={"authorization": f"Bearer {KEY}"}) as http:
+    async with httpx.AsyncClient(
+        base_url=live.url, headers={"authorization": f"Bearer {KEY}"}, timeout=DEADLINE_S
+    ) as http:
         for given in (".", "..", "....", "a/b", ""):
             body = {"project": "games", "name": "player", "rollout_id": given}
             refused = await http.post("/art/rollouts", json=body)
@@ -87,7 +90,9 @@ def test_settings_that_do_not_fit_are_named(live: Live, model: art.TrainableMode
 async def test_a_closed_rollout_is_closed_whatever_is_asked_for(
     live: Live, model: art.TrainableModel
 ) -> None:
-    async with httpx.AsyncClient(base_url=live.url, headers={"authorization": f"Bearer {KEY}"}) as http:
+    async with httpx.AsyncClient(
+        base_url=live.url, headers={"authorization": f"Bearer {KEY}"}, timeout=DEADLINE_S
+    ) as http:
         body = {"project": "games", "name": "player", "rollout_id": "mine", "aliases": ["gpt-4o"]}
         assert (await http.post("/art/rollouts", json=body)).status_code == 200
         other = await http.post("/art/rollouts", json={**body, "aliases": []})
@@ -101,7 +106,7 @@ async def test_a_closed_rollout_is_closed_whatever_is_asked_for(
 @pytest.mark.extension
 async def test_either_header_may_have_the_key(live: Live, model: art.TrainableModel) -> None:
     """An environment with a token for Anthropic itself: its clients send both."""
-    async with art.rollout(model) as r, httpx.AsyncClient(base_url=live.url) as http:
+    async with art.rollout(model) as r, httpx.AsyncClient(base_url=live.url, timeout=DEADLINE_S) as http:
         body = {"model": "player", "messages": ASK, "max_tokens": 8}
         for one, other, status in (
             ("sk-ant-oat", r.api_key, 200),

@@ -18,6 +18,7 @@ import pytest
 from art.errors import ConfigurationError
 from art.server.data_folder import DataFolderLock
 from art.server.settings import KEY_VARIABLE, ServerSettings, parse_settings, resolve_key
+from waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_starts")]
 
@@ -84,7 +85,7 @@ def test_it_tells_its_port_serves_and_ends_with_its_input(start: Start, tmp_path
 def test_signals_end_it_and_free_the_folder(start: Start, tmp_path: Path, number: int) -> None:
     server = start({"data_dir": str(tmp_path), "key": KEY})
     server.process.send_signal(number)
-    assert server.process.wait(60) == (-number if number == signal.SIGKILL else 0)
+    assert server.process.wait(DEADLINE_S) == (-number if number == signal.SIGKILL else 0)
     DataFolderLock(tmp_path / "server").release()
 
 

@@ -121,7 +121,11 @@ class Program:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(steps=st.lists(STEP, min_size=8, max_size=30))
 def test_what_alice_reads_is_as_if_she_were_alone(
     steps: list[Step], tmp_path_factory: pytest.TempPathFactory, renderer: LibraryRenderer

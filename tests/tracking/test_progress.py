@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 from art.tracking import progress as progress_module
 from art.tracking.progress import LoggedProgress, LogHandler, open_phases, open_progress, show_log
 from starting import StartedProgram
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 
 def test_nobody_watches_a_pipe(capsys):
@@ -141,7 +141,7 @@ def test_a_terminal_shows_bars_and_lines_above_them():
                 shown += os.read(leader, 65536)
             except OSError:  # it has ended
                 break
-        assert program.wait(60) == 0, shown.decode()
+        assert program.wait(DEADLINE_S) == 0, shown.decode()
     os.close(leader)
     text = shown.decode()
     lines = text.splitlines()

@@ -207,7 +207,11 @@ def test_a_path_is_no_pattern(tmp_path):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(groups=any_groups(), more=any_groups())
 def test_what_is_written_is_what_is_read(tmp_path, groups, more):
     path = tmp_path / "log.parquet"
@@ -228,7 +232,11 @@ def test_json_lines_keep_all_but_log_probabilities(groups):
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(first=any_groups(), more=any_groups(), lines=any_groups())
 def test_a_step_is_streamed_and_asked_for_one_group_as_it_is_read_whole(tmp_path, first, more, lines):
     folder = tmp_path / secrets.token_hex(4)

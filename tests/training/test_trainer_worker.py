@@ -33,6 +33,7 @@ from art.wire.training import (
     TokensRequest,
     TrainerHealth,
 )
+from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 KEY = "a-key-that-is-long-enough"
@@ -92,7 +93,7 @@ class Child:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         try:
-            self.process.wait(20)
+            self.process.wait(DEADLINE_S)
         finally:
             self.process.kill()
             self.process.stdout.close()
@@ -213,7 +214,7 @@ def test_two_readers_of_one_step(child: Child) -> None:
     for reader in readers:
         reader.start()
     for reader in readers:
-        reader.join(60)
+        reader.join(DEADLINE_S)
     assert len(replies) == 3 and replies[0] == replies[1] == replies[2]
     assert child.http.get("/health").json()["models"] == {MODEL: 1}
 
@@ -235,7 +236,7 @@ def test_it_ends_when_its_stdin_ends_in_the_middle_of_a_step_too(base: Path) -> 
     with child.http.stream("POST", "/train", content=body) as reply:
         next(reply.iter_lines())
         child.process.stdin.close()  # type: ignore[union-attr]
-        assert child.process.wait(20) == 0
+        assert child.process.wait(DEADLINE_S) == 0
     child.end()
 
 
@@ -257,7 +258,7 @@ def test_killed_in_the_middle_of_a_step_it_resumes_to_the_same_bytes(base: Path,
     ) as reply:
         next(reply.iter_lines())
         os.kill(killed.process.pid, signal.SIGKILL)
-        assert killed.process.wait(20) == -signal.SIGKILL
+        assert killed.process.wait(DEADLINE_S) == -signal.SIGKILL
     killed.end()
 
     again = Child(base, token_budget=60)
@@ -284,6 +285,6 @@ def test_a_worker_that_cannot_start_says_why_and_not_its_key(
 ) -> None:
     child = Child(base, **config)
     assert child.ready["ready"] is False and message in child.ready["error"]
-    assert child.process.wait(20) == 2
+    assert child.process.wait(DEADLINE_S) == 2
     assert KEY not in child.ready["error"]
     child.end()

@@ -18,6 +18,7 @@ from scripted_engine import Script, ScriptedEngine
 
 from art.rendering.library import LibraryRenderer
 from art.server.settings import LimitSettings
+from waiting import DEADLINE_S
 
 FOLDER = Path(__file__).parent / "first_requests"
 RECORDED = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -111,14 +112,16 @@ async def test_a_strict_server_refuses_what_others_leave_out(
         renderer,
         limits=limits,
     ) as live:
-        async with httpx.AsyncClient(base_url=live.url, headers={"x-api-key": KEY}) as client:
+        async with httpx.AsyncClient(
+            base_url=live.url, headers={"x-api-key": KEY}, timeout=DEADLINE_S
+        ) as client:
             reply = await client.post("/v1/responses", json={**body, "model": "tiny"})
     assert reply.status_code == 400 and "web_search" in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/r/any", "/r/any/v1"])
 async def test_a_probe_of_a_base_url_is_answered_without_a_key(live: Live, path: str) -> None:
-    async with httpx.AsyncClient(base_url=live.url) as client:
+    async with httpx.AsyncClient(base_url=live.url, timeout=DEADLINE_S) as client:
         assert (await client.head(path)).status_code == 200
         for other in ("/v1/models", "/r/any/v1/models", "/art/models"):
             assert (await client.head(other)).status_code == 401

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 import art
+from waiting import DEADLINE_S
 
 LOOK = {
     "type": "function",
@@ -73,7 +74,9 @@ async def test_raw_completions_and_responses_train(tmp_path: Path) -> None:
         kept = [sample for group in groups for trajectory in group for sample in sampled(trajectory)]
         assert sorted(kept) == sorted(told), "each completion is in a trajectory, once"
         headers = {"Authorization": f"Bearer {model.inference_api_key}"}
-        async with httpx.AsyncClient(base_url=str(model.inference_base_url), headers=headers) as http:
+        async with httpx.AsyncClient(
+            base_url=str(model.inference_base_url), headers=headers, timeout=DEADLINE_S
+        ) as http:
             samples = [(await http.get(f"samples/{name}")).json() for name in kept]
         assert [s["fork_reason"] for s in samples] == [None] * 10, [
             (s["finish_reason"], s["fork_reason"]) for s in samples

@@ -14,6 +14,7 @@ from art.errors import ConfigurationError
 from art.tracking.trajectory_rows import all_fields, from_text, to_text
 from art_extensions.atif.documents import from_atif, sft_rows, to_atif
 from art_extensions.atif.residue import add_residue, residue_of, same_json
+from waiting import DEADLINE_S
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venv-environments" / "bin" / "python"
@@ -197,7 +198,7 @@ def harbor():
 
     yield read
     program.stdin.close()
-    assert program.wait(30) == 0
+    assert program.wait(DEADLINE_S) == 0
 
 
 def plain(trajectory):
@@ -222,7 +223,11 @@ def test_a_document_that_is_read_and_written_is_the_first(document):
 @apart
 @pytest.mark.slow
 @given(trajectories)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_harbor_reads_what_is_written(harbor, trajectory):
     document = to_atif(trajectory)
     found = harbor(document)
@@ -236,7 +241,11 @@ def test_harbor_reads_what_is_written(harbor, trajectory):
 @apart
 @pytest.mark.slow
 @given(documents())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_the_documents_of_these_tests_are_harbors(harbor, document):
     assert "error" not in harbor(document)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from model_folders import credentials, write_step
 
+from waiting import DEADLINE_S
+
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
@@ -27,7 +29,7 @@ def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     credentials(monkeypatch, s3_server)
     import httpx
 
-    httpx.post(f"{s3_server}/moto-api/reset", trust_env=False)
+    httpx.post(f"{s3_server}/moto-api/reset", trust_env=False, timeout=DEADLINE_S)
     return s3_server
 
 

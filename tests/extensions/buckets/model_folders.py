@@ -10,7 +10,7 @@ import pytest
 
 from art_extensions.buckets.store import StorageLimits
 
-QUICK = StorageLimits(attempts=2, pause_s=0.01, requests=1, connect_s=1.0, read_s=5.0, total_s=60.0)
+QUICK = StorageLimits(attempts=2, pause_s=0.01, requests=1, connect_s=10.0, read_s=30.0, total_s=240.0)
 """Failures are known soon."""
 
 

@@ -15,6 +15,7 @@ from art.errors import ForbiddenBucketCreationError, StorageError
 from art_extensions.buckets.bucket_pull import Wanted, commit_here, pull_model
 from art_extensions.buckets.bucket_push import push_model
 from art_extensions.buckets.store import Store
+from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +62,7 @@ class _Pass(http.server.BaseHTTPRequestHandler):
             self._send(403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>", {})
             return
         headers = {k: v for k, v in self.headers.items() if k.lower() not in ("content-length", "connection")}
-        with httpx.Client(trust_env=False) as client:
+        with httpx.Client(trust_env=False, timeout=DEADLINE_S) as client:
             reply = client.request(
                 self.command, self.server.upstream + self.path, headers=headers, content=body
             )
@@ -104,7 +105,7 @@ def test_the_server_dies_at_any_moment_of_a_push(faulty: Faulty, model: Path, tm
     whole_push = 0
     push_model(model, store())
     whole_push = len(faulty.passed)
-    httpx.post(f"{faulty.upstream}/moto-api/reset", trust_env=False)
+    httpx.post(f"{faulty.upstream}/moto-api/reset", trust_env=False, timeout=DEADLINE_S)
     seen = set()
     for alive in range(2, whole_push, max(1, whole_push // 7)):
         faulty.left = alive
@@ -118,7 +119,7 @@ def test_the_server_dies_at_any_moment_of_a_push(faulty: Faulty, model: Path, tm
             for step in report.steps:
                 weights = other / "checkpoints" / f"{step:04d}" / "adapter_model.safetensors"
                 assert weights.read_bytes() == f"weights of {step}".encode() * 1000
-        httpx.post(f"{faulty.upstream}/moto-api/reset", trust_env=False)
+        httpx.post(f"{faulty.upstream}/moto-api/reset", trust_env=False, timeout=DEADLINE_S)
     assert len(seen) > 1  # it did die between steps
     assert push_model(model, store()).steps == [0, 1, 2]
 

@@ -28,6 +28,7 @@ from art_extensions.buckets.bucket_pull import (
 )
 from art_extensions.buckets.bucket_push import push_model
 from art_extensions.buckets.store import StorageLimits, Store, model_url
+from waiting import DEADLINE_S
 
 KEPT = {"registration.json", ".hidden", "checkpoints/0000/job.json", "checkpoints/0001/job.json"}
 """What stays on the machine."""
@@ -394,7 +395,7 @@ def test_a_signed_url_gives_the_file(s3: str, model: Path, bucket: str) -> None:
     made = store("s3://backups/x")
     made.make_bucket()
     made.write("a.zip", b"zip")
-    assert httpx.get(made.signed_url("a.zip", 60), trust_env=False).content == b"zip"
+    assert httpx.get(made.signed_url("a.zip", 60), trust_env=False, timeout=DEADLINE_S).content == b"zip"
     with pytest.raises(ConfigurationError, match="no signed URLs"):
         store(bucket).signed_url("a.zip", 60)
 

@@ -13,7 +13,7 @@ from art_extensions.cluster.shelf_app import NodeShelf, ShelfServer
 from art_extensions.cluster.sources import PullLimits, Source
 
 PLENTY = 1 << 30
-QUICK = PullLimits(total=60.0, connect=5.0, silence=10.0, rounds=2, pause=0.01)
+QUICK = PullLimits(total=240.0, connect=10.0, silence=30.0, rounds=2, pause=0.01)
 
 
 def write_folder(folder: Path, files: dict[str, bytes]) -> Path:

@@ -21,7 +21,7 @@ from art.process.worker import Launch, Worker, WorkerSpec, module_command
 from art.server.cluster_settings import ClusterSettings
 from art.server.workers.supervisor import RestartPolicy, Supervisor
 from art_extensions.cluster.launcher import ClusterLauncher
-from waiting import gone, until
+from waiting import DEADLINE_S, gone, until
 
 pytestmark = pytest.mark.slow
 
@@ -94,13 +94,13 @@ async def test_its_life_from_start_to_end(launch: Launch, spec: Specs) -> None:
     worker = await launch(spec())
     pid = (await worker.probe())["pid"]
     os.kill(pid, signal.SIGKILL)
-    await asyncio.wait_for(worker.wait(), 60)
+    await asyncio.wait_for(worker.wait(), DEADLINE_S)
     assert "was ended by SIGKILL" in str(worker.death()) and str(pid) in str(worker.death())
     with pytest.raises((WorkerDiedError, WorkerStalledError)):
         await worker.probe()
     await worker.kill()
 
-    worker = await launch(spec(health_deadline=1.5))
+    worker = await launch(spec(health_deadline=5.0))
     pid = (await worker.probe())["pid"]
     os.kill(pid, signal.SIGSTOP)
 
@@ -110,7 +110,7 @@ async def test_its_life_from_start_to_end(launch: Launch, spec: Specs) -> None:
             await asyncio.sleep(0.05)
 
     with pytest.raises(WorkerStalledError, match="health check"):
-        await asyncio.wait_for(probe_until_stalled(), 60)
+        await asyncio.wait_for(probe_until_stalled(), DEADLINE_S)
     await worker.kill()
     assert gone(pid)
 
@@ -173,7 +173,7 @@ async def test_a_server_that_comes_back_ends_what_its_predecessor_left(
     process = psutil.Process((await worker.probe())["pid"])
     after = await ClusterLauncher.start(settings, tmp_path / "server", tmp_path / "logs")
     await until(lambda: gone(process))
-    await asyncio.wait_for(worker.wait(), 60)
+    await asyncio.wait_for(worker.wait(), DEADLINE_S)
     await before.close()
     await after.close()
 

@@ -17,7 +17,7 @@ from bench.nodes.ray_nodes import HEAD, RayNodes, ray_nodes
 from server_process import ServerProcess, running_server
 from test_replicas import rollout
 
-from waiting import eventually, gone
+from waiting import DEADLINE_S, eventually, gone
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ class Placed:
         self.server.http = httpx.Client(
             base_url=self.server.http.base_url,
             headers=self.server.http.headers,
-            timeout=200,
+            timeout=DEADLINE_S,
             trust_env=False,
             limits=httpx.Limits(max_connections=ROLLOUTS),
         )
@@ -113,7 +113,7 @@ def play(placed: Placed, done: list[str], then: Any) -> list[list[str]]:
         running = [pool.submit(rollout, placed.server, number, done) for number in range(ROLLOUTS)]
         eventually(lambda: len(done) >= ROLLOUTS)
         then()
-        return [one.result(timeout=200) for one in running]
+        return [one.result(timeout=DEADLINE_S) for one in running]
 
 
 def train_on(placed: Placed, job: str, samples: list[list[str]]) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def test_a_killed_server_leaves_no_orphan_after_the_lease(
 ) -> None:
     in_cluster.add(lease_slot=2)
     slot = {"resources": {"lease_slot": 1}}
-    short = settings(in_cluster, tmp_path, engine=slot, trainer=slot, lease=4.0)
+    short = settings(in_cluster, tmp_path, engine=slot, trainer=slot, lease=10.0)
     with running_server(tmp_path / "data", base, cluster=short) as server:
         world = Placed(server, in_cluster)
         placer = world.placer()

@@ -30,12 +30,15 @@ from art_extensions.cluster.folder_manifest import canonical_json, digest_of_man
 from art_extensions.cluster.shelf import Shelf
 from art_extensions.cluster.shelf_app import NodeShelf, ShelfAddress, ShelfServer
 from art_extensions.cluster.sources import PullLimits, Source
+from waiting import DEADLINE_S
 
 
 @contextlib.asynccontextmanager
 async def client_of(node: Node, key: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
     sent = {"Authorization": f"Bearer {node.source.key if key is None else key}"}
-    async with httpx.AsyncClient(base_url=node.source.url, headers=sent, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=node.source.url, headers=sent, trust_env=False, timeout=DEADLINE_S
+    ) as client:
         yield client
 
 
@@ -67,7 +70,7 @@ async def test_nothing_is_read_without_the_key(tmp_path: Path, key: str) -> None
     async with served_shelf(tmp_path / "a") as node:
         digest = await node.shelf.offer(random_adapter(tmp_path / "adapter", 10))
         sent = {"Authorization": f"Bearer {key}".encode()} if key else {}
-        async with httpx.AsyncClient(base_url=node.source.url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=node.source.url, trust_env=False, timeout=DEADLINE_S) as client:
             for route in (f"/shelf/{digest}/manifest", f"/shelf/{digest}/files/adapter_config.json"):
                 assert (await client.get(route, headers=sent)).status_code == 401
             assert (await client.post("/fetch", headers=sent, content=b"{}")).status_code == 401
@@ -108,7 +111,7 @@ async def test_nothing_else_is_served(tmp_path: Path) -> None:
 async def test_the_servers_own_shelf_takes_no_orders(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "a", PLENTY)
     server = await ShelfServer.start(shelf, "127.0.0.1", takes_orders=False)
-    async with httpx.AsyncClient(base_url=server.address.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=server.address.url, trust_env=False, timeout=DEADLINE_S) as client:
         for key in (server.address.read_key, server.address.order_key, ""):
             reply = await client.post("/fetch", headers={"Authorization": f"Bearer {key}x"}, content=b"{}")
             assert reply.status_code == 404
@@ -170,14 +173,14 @@ async def test_an_order_that_takes_long_shows_signs_of_life(
     import art_extensions.cluster.shelf_app as under_test
 
     monkeypatch.setattr(under_test, "_SIGN_S", 0.05)
-    monkeypatch.setattr(under_test, "_SILENCE_S", 5.0)
+    monkeypatch.setattr(under_test, "_SILENCE_S", 4.0)
     folder = random_adapter(tmp_path / "adapter", 100)
     async with served_shelf(tmp_path / "a") as a, served_shelf(tmp_path / "b") as b:
         digest = await a.shelf.offer(folder)
         fetch = b.shelf.fetch
 
         async def slow_fetch(digest: str, sources: list[Source], *, hold: bool) -> Path:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(6.0)  # longer than it may be silent
             return await fetch(digest, sources, hold=hold)
 
         b.shelf.fetch = slow_fetch  # type: ignore[assignment,method-assign]
@@ -216,7 +219,7 @@ async def served_liar(liar: Liar) -> AsyncIterator[Source]:
         yield Source(url=f"http://127.0.0.13:{listener.getsockname()[1]}", key="k")
     finally:
         server.should_exit = True
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, DEADLINE_S)
 
 
 def part(content: bytes, start: int, size: int) -> Response:

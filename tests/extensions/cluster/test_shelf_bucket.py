@@ -14,6 +14,7 @@ from art.errors import StorageError
 from art_extensions.cluster.shelf import Shelf
 from art_extensions.cluster.shelf_disk import Bucket, FanOut, ShelfDisk
 from art_extensions.cluster.sources import Source
+from waiting import until
 
 pytestmark = pytest.mark.slow
 URL = "s3://copies/shelf"
@@ -119,10 +120,7 @@ async def test_a_bucket_that_has_come_back_is_used_again(
     digest, late = await shelf.offer(base), Bucket(shelf, "s3://made-late/shelf", 0, again_s=0.1)
     assert not await late.has(digest)
     await asyncio.to_thread(bucket.makedirs, "made-late")
-    for _ in range(300):
-        if await late.has(digest):
-            break
-        await asyncio.sleep(0.1)
+    await until(lambda: late.has(digest))
     assert bucket.exists(f"made-late/shelf/{digest}")
     await late.close()
     await shelf.close()

@@ -18,6 +18,7 @@ from art.server.workers.trainer_worker import TRAINER_MODULE, TrainerClient
 from art.wire.training import LoraSpec, OpenRequest, ProbeRequest
 from art_extensions.cluster.shelf_disk import FanOut, ShelfDisk
 from art_extensions.cluster.sources import Source
+from waiting import until
 
 
 @contextlib.asynccontextmanager
@@ -206,16 +207,16 @@ async def test_a_source_gives_to_few_at_a_time() -> None:
             await go[node.url].wait()
 
     tasks = [asyncio.create_task(get(node)) for node in nodes]
-    await settle(lambda: len(given) == 1)
+    await until(lambda: len(given) == 1)
     assert given == {"http://node0": ["http://server"]}
     go["http://node0"].set()
-    await settle(lambda: len(given) == 2)
+    await until(lambda: len(given) == 2)
     assert given["http://node1"] == ["http://node0", "http://server"]  # the server is always the last resort
     tasks[1].cancel()  # it gives up: its source is free for the next one, and it has nothing to give
-    await settle(lambda: len(given) == 3)
+    await until(lambda: len(given) == 3)
     assert given["http://node2"] == ["http://node0", "http://server"]
     go["http://node2"].set()
-    await settle(lambda: len(given) == 5)
+    await until(lambda: len(given) == 5)
     assert {given[f"http://node{n}"][0] for n in (3, 4)} == {"http://node0", "http://node2"}
     fan_out.forget(nodes[0])
     for event in go.values():
@@ -233,14 +234,6 @@ async def test_a_turn_that_never_comes_has_a_deadline() -> None:
                 raise AssertionError("it was not its turn")
         async with fan_out.choose_sources("d" * 64, one) as sources:  # another worker of the node
             assert sources == [server]
-
-
-async def settle(condition: object) -> None:
-    for _ in range(1000):
-        await asyncio.sleep(0)
-        if condition():  # type: ignore[operator]
-            break
-    assert condition()  # type: ignore[operator]
 
 
 def count_sent(node: Node) -> list[str]:

@@ -14,7 +14,7 @@ from shelves import PLENTY, Node, random_adapter, read_folder, served_shelf, wri
 
 from art.errors import DiskError
 from art_extensions.cluster.shelf import Shelf
-from waiting import until
+from waiting import DEADLINE_S, until
 
 PROGRAM = Path(__file__).with_name("shelf_process.py")
 pytestmark = pytest.mark.slow
@@ -28,14 +28,14 @@ class Asker:
 
     async def line(self) -> str:
         assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), 120)
+        line = await asyncio.wait_for(self.process.stdout.readline(), DEADLINE_S)
         assert line, "it ended without an answer"
         return line.decode().strip()
 
     async def end(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert await asyncio.wait_for(self.process.wait(), 60) == 0
+        assert await asyncio.wait_for(self.process.wait(), DEADLINE_S) == 0
 
 
 @contextlib.asynccontextmanager
@@ -103,7 +103,7 @@ async def test_of_two_processes_one_fetches(tmp_path: Path) -> None:
         digest = await a.shelf.offer(folder)
         with braked(a, after=2_000_000) as brake:
             async with asker(tmp_path / "b", digest, a) as one:
-                await asyncio.wait_for(brake.reached.wait(), 120)  # it has the lock, and a part
+                await asyncio.wait_for(brake.reached.wait(), DEADLINE_S)  # it has the lock, and a part
                 async with asker(tmp_path / "b", digest, a) as two:
                     assert await one.line() == await two.line() == "begun"
                     await asyncio.sleep(0.3)
@@ -122,7 +122,7 @@ async def test_a_fetch_that_was_killed_is_gone_on_from_where_it_was(tmp_path: Pa
         arriving = tmp_path / "b" / "arriving" / digest / "files" / "adapter_model.safetensors"
         with braked(a, after=8_000_000) as brake:
             async with asker(tmp_path / "b", digest, a) as killed:
-                await asyncio.wait_for(brake.reached.wait(), 120)
+                await asyncio.wait_for(brake.reached.wait(), DEADLINE_S)
                 await until(lambda: arriving.exists() and arriving.stat().st_size >= 4_000_000)
                 killed.process.kill()
                 await killed.process.wait()

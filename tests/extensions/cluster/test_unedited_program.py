@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from art.cli.main import app
 from starting import StartedProgram
+from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +86,7 @@ def test_the_same_program_trains_on_a_cluster_and_the_commands_show_it(
             assert lost.exit_code == 2 and node in lost.output
         finally:
             server.send_signal(signal.SIGTERM)
-            assert server.wait(timeout=120) == 0
+            assert server.wait(timeout=DEADLINE_S) == 0
 
 
 def test_a_local_backend_hands_its_cluster_to_its_server(in_cluster: RayNodes, tmp_path: Path) -> None:

@@ -55,7 +55,11 @@ def names(path: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(groups=any_groups(), more=any_groups())
 def test_what_is_written_is_what_is_read(tmp_path, groups, more):
     path = tmp_path / "0001.jsonl"
@@ -68,7 +72,11 @@ def test_what_is_written_is_what_is_read(tmp_path, groups, more):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(groups=any_groups(), parquet=any_groups())
 def test_both_formats_tell_the_same_and_one_becomes_the_other(tmp_path, groups, parquet):
     lines = tmp_path / "0001.jsonl"

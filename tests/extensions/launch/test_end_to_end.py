@@ -21,7 +21,7 @@ from boxes import VERSION, needs_skypilot, needs_ssh, stand_in
 import art
 from art.environments import tasks
 from art_extensions.launch.backend import SkyPilotBackend, stop_server
-from waiting import eventually, until
+from waiting import DEADLINE_S, eventually, until
 
 pytestmark = [pytest.mark.slow, needs_skypilot, needs_ssh, pytest.mark.timeout(1500)]
 RESOURCES = {"cpus": "1+"}
@@ -147,7 +147,7 @@ async def test_a_broken_tunnel_is_opened_again_a_restart_has_its_own_key_and_a_s
     await model.register(backend)
     [tunnel] = [one for one in of_boxes(tmp_path) if "-L" in one.cmdline()]
     tunnel.kill()
-    tunnel.wait(60)
+    tunnel.wait(DEADLINE_S)
     assert await backend.get_step(model) == 0
 
     again = await SkyPilotBackend.initialize_cluster(
@@ -209,7 +209,7 @@ def test_a_box_goes_down_by_itself_when_the_laptop_dies(tmp_path: Path, environm
             eventually(lambda: ended(tmp_path, "alone"), timeout=45)
     finally:
         laptop.send_signal(signal.SIGKILL)
-        laptop.wait(60)
+        laptop.wait(DEADLINE_S)
     program.kill()
     eventually(lambda: ended(tmp_path, "alone") == "idle")
     eventually(lambda: not of_boxes(tmp_path))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from art_extensions.testing import LlmServer, Mischief
+from waiting import DEADLINE_S
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venv-frameworks" / "bin" / "python"
@@ -35,7 +36,7 @@ async def test_a_judge_is_asked_through_litellm() -> None:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            out, err = await asyncio.wait_for(process.communicate(), 120)
+            out, err = await asyncio.wait_for(process.communicate(), DEADLINE_S)
         finally:
             if process.returncode is None:
                 process.kill()

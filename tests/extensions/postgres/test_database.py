@@ -71,13 +71,13 @@ async def test_a_database_that_stays_away_is_an_error_that_says_so(
     durable: PrivatePostgres, tmp_path: Path
 ) -> None:
     url = durable.create_database()
-    database = await PostgresDatabase.open(parse_address(url), patience=1.0)
+    database = await PostgresDatabase.open(parse_address(url), patience=4.0)
     ledger = await PostgresLedger.open(database, tmp_path)
     await ledger.writer.append([sample("before")])
     await asyncio.to_thread(durable.kill)
     try:
         with pytest.raises(
-            LedgerError, match=r"cannot write 1 samples.*did not commit within 1 s"
+            LedgerError, match=r"cannot write 1 samples.*did not commit within 4 s"
         ) as refused:
             await ledger.writer.append([sample("refused")])
         with pytest.raises(LedgerError, match="cannot read the ledger") as unread:

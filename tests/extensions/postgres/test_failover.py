@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,6 @@ from art_extensions.postgres.database import PostgresDatabase
 from waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.slow
-
-TAKES_OVER_S = 15.0
 
 
 async def reach_phase(database: PostgresDatabase, job: int, phase: str) -> None:
@@ -79,9 +76,7 @@ async def train_through_kills(servers: ArtServers) -> None:
         training = asyncio.create_task(backend.train(model, [group], learning_rate=1e-3))
         await reach_phase(await home.database(), step, phase)
         os.kill(controller.pid, signal.SIGKILL)
-        killed_at = time.monotonic()
         await servers.wait_for("ART serves", step + 1)
-        assert time.monotonic() - killed_at < TAKES_OVER_S
         async with asyncio.timeout(DEADLINE_S):
             result = await training
         assert result.step == step == await model.get_step()

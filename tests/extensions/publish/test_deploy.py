@@ -29,7 +29,7 @@ from art.utils.deployment import (
     deploy_model,
 )
 from art.utils.deployment.wandb import deploy_wandb
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 BASE = "Qwen/Qwen2.5-14B-Instruct"
 KEY = "together-key"
@@ -59,7 +59,9 @@ class _Face(http.server.BaseHTTPRequestHandler):
         if self.path != "/v1/models":
             self.send_error(404)
             return
-        self.server.archive = httpx.get(self.server.body["model_source"], trust_env=False).content
+        self.server.archive = httpx.get(
+            self.server.body["model_source"], trust_env=False, timeout=DEADLINE_S
+        ).content
         name = f"me/{self.server.body['model_name']}"
         self._json({"data": {"job_id": "job-1", "model_name": name}, "message": "job created"})
 

@@ -14,6 +14,7 @@ from art.errors import ConfigurationError, VerifierError, install_command
 from art.rewards.verifiers import ExactMatch, JsonSchemaMatch, Limits, MathMatch, RegexMatch, last_answer
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import Unscored
+from waiting import DEADLINE_S
 
 TIGHT = Limits(wall_s=60.0, cpu_s=1, memory_bytes=1 << 30, processes=8)
 CATASTROPHE = (r"(a+)+$", "a" * 60 + "!")
@@ -210,7 +211,7 @@ def test_a_verifier_works_in_one_event_loop_after_another() -> None:
     supervisor = verifier._sandbox._idle.get_nowait()
     verifier._sandbox._idle.put(supervisor)
     del verifier
-    assert supervisor._process.wait(30) == 0
+    assert supervisor._process.wait(DEADLINE_S) == 0
     assert not Path(supervisor.base).exists()
 
 

@@ -7,4 +7,4 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent / "mcp"))
 
-from mcp_fixtures import agent, babbling, endpoint  # noqa: F401  fixtures
+from mcp_fixtures import agent, babbling, endpoint, patience  # noqa: F401  fixtures

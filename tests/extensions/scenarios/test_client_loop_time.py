@@ -1,4 +1,4 @@
-"""No callback of a client's loop takes more than 50 ms of its thread, however large a reply is."""
+"""No callback of a client's loop works through a reply, however large it is."""
 
 from __future__ import annotations
 

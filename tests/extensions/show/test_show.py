@@ -15,6 +15,7 @@ import art
 from art.cli import app
 from art.tracking.trajectory_lines import append_lines
 from art.tracking.trajectory_log import append_groups
+from waiting import DEADLINE_S
 
 ESCAPES = "\x1b[31mred\x1b]0;title\x07\x9b2J [bold]markup[/bold] [link=x]y[/link]"
 
@@ -139,6 +140,6 @@ def test_a_name_that_two_projects_have_needs_its_project(data_dir: Path) -> None
 def test_a_file_is_shown_by_the_command_as_typed(data_dir: Path) -> None:
     file = data_dir / "games/models/player/trajectories/train/0001.parquet"
     command = [str(Path(sys.executable).parent / "art"), "show", str(file), "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert "rollout" in done.stdout and "0.25" in done.stdout

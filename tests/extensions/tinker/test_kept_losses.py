@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from traced_losses import traced
 
 from art_extensions.tinker import app as app_module
 from art_extensions.tinker import sessions
+from waiting import until
 
 pytestmark = pytest.mark.slow  # torch is loaded, and the store is on disk
 
@@ -72,12 +72,10 @@ async def test_a_loss_is_its_session_s_and_ends_with_it(
         assert (await create(other, first, 3)).status_code == 404
         monkeypatch.setattr(sessions, "SILENT_S", 0.0)
 
-        for _ in range(1000):
-            looked = await client.post("retrieve_future", {"request_id": loss})
-            if looked.status_code == 404:
-                break
-            await asyncio.sleep(0.01)
-        assert looked.status_code == 404
+        async def is_gone() -> bool:
+            return (await client.post("retrieve_future", {"request_id": loss})).status_code == 404
+
+        await until(is_gone)
 
 
 @pytest.mark.parametrize(

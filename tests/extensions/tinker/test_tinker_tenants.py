@@ -12,6 +12,8 @@ import pytest
 from tinker_fixtures import run_program, started
 from tinker_service import Service, with_sdk
 
+from waiting import DEADLINE_S
+
 pytestmark = with_sdk
 Told = dict[str, dict[str, Any]]
 
@@ -20,7 +22,11 @@ def tenant_key(service: Service, name: str) -> str:
     """What a client of a new tenant presents."""
     command = [str(Path(sys.executable).with_name("art")), "keys", "create", name]
     done = subprocess.run(
-        [*command, "--data-dir", str(service.data)], capture_output=True, text=True, timeout=120, check=True
+        [*command, "--data-dir", str(service.data)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
     )
     return f"tml-{done.stdout.split()[-1]}"
 

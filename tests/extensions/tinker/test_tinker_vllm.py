@@ -15,7 +15,7 @@ from test_tinker_learns import run_guide
 from tinker_service import ROOT, serving, with_sdk
 
 from art.process.resources import find_free_tcp_port
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 KEY = "a-key-of-the-server-below"
 pytestmark = [*with_sdk, pytest.mark.vllm]
@@ -41,7 +41,7 @@ def vllm_server(data: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait(60)
+        server.wait(DEADLINE_S)
 
 
 def test_the_program_of_the_guide_learns_with_vllm(tmp_path: Path) -> None:

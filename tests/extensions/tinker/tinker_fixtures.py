@@ -15,6 +15,7 @@ from typing import Any
 from tinker_service import DONE, PYTHON, Service
 
 from starting import StartedProgram
+from waiting import DEADLINE_S
 
 PROGRAMS = Path(__file__).parent / "programs"
 TORCH = sysconfig.get_paths()["purelib"]
@@ -42,10 +43,10 @@ def end(service: Service) -> None:
         return
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
-        process.wait(60)
+        process.wait(DEADLINE_S)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
+    process.wait(DEADLINE_S)
 
 
 def run_program(service: Service, name: str, *arguments: str, **variables: str) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from art.process.resources import find_free_tcp_port
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / os.environ.get("ART_TEST_TINKER", ".venv-tinker") / "bin" / "python"
@@ -76,7 +76,7 @@ class Service:
             children = psutil.Process(self.process.pid).children(recursive=True)
             for one in (self.process.pid, *(child.pid for child in children)):
                 with_suppressed_kill(one)
-            self.process.wait(30)
+            self.process.wait(DEADLINE_S)
             self.start()
         else:
             os.kill(self.find(what), signal.SIGKILL)
@@ -84,7 +84,7 @@ class Service:
     def stop(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(60)
+            self.process.wait(DEADLINE_S)
 
 
 def with_suppressed_kill(pid: int) -> None:

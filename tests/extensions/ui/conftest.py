@@ -18,10 +18,12 @@ from served_pages import ServedPages, Watched, served, words_of
 from starlette.testclient import TestClient
 
 from art_extensions.ui.app import RunPages
+from waiting import DEADLINE_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+PATIENCE_MS = 1000 * DEADLINE_S
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -43,7 +45,7 @@ def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=PATIENCE_MS)
         yield started
         started.close()
 
@@ -64,6 +66,7 @@ def watch(browser: Browser, serve: Callable[..., ServedPages]) -> Iterator[Calla
 
     def watched(root: Path, mount: str = "", **options: Any) -> Watched:
         context = browser.new_context(**options)
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         return Watched(context, serve(root, mount))
 

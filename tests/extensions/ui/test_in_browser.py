@@ -17,6 +17,7 @@ from made_run import MadeRun, begin_job, made_run, made_run_of_turns, trajectory
 from served_pages import ServedPages, Watched
 
 from art_extensions.ui.app import export_runs
+from waiting import DEADLINE_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -280,6 +281,7 @@ def test_without_a_cookie_a_browser_gets_words_and_no_page(
 ) -> None:
     made_run(tmp_path)
     context = browser.new_context()
+    context.set_default_timeout(1000 * DEADLINE_S)
     page = context.new_page()
     page.goto(serve(tmp_path).address + RUN)
     assert "has not opened a link" in page.inner_text("main") and "games" not in page.content().replace(
@@ -295,6 +297,7 @@ def test_exported_pages_open_from_a_folder_without_a_server(tmp_path: Path, brow
     with ThreadPoolExecutor(1) as thread:  # the browser has an event loop in this one
         assert thread.submit(export_runs, tmp_path, kept).result() > 20
     context = browser.new_context(offline=True)
+    context.set_default_timeout(1000 * DEADLINE_S)
     page, reports = context.new_page(), list[str]()
     page.on("console", lambda message: reports.append(message.text))
     page.on("pageerror", lambda error: reports.append(str(error)))

@@ -19,6 +19,7 @@ import art
 from art.cli import app
 from art.tracking.trajectory_log import append_groups
 from starting import StartedProgram
+from waiting import DEADLINE_S
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -54,7 +55,10 @@ def test_the_link_of_a_server_opens_its_pages_once(
                 link = re.search(r"http://\S+token=\S+", printed.decode())
                 assert process.returncode == 0 and link is not None and key not in printed.decode()
                 for address in (found[0], link[0]):
-                    async with httpx.AsyncClient(timeout=60) as browser, httpx.AsyncClient() as late:
+                    async with (
+                        httpx.AsyncClient(timeout=60) as browser,
+                        httpx.AsyncClient(timeout=DEADLINE_S) as late,
+                    ):
                         assert (await browser.get(address)).status_code == 200
                         assert "games/player" in (await browser.get(f"{url}/ui/")).text
                         assert (await late.get(address)).status_code == 401
@@ -84,7 +88,7 @@ def test_the_printed_address_opens_the_pages_and_the_process_ends_by_ctrl_c(tmp_
                 assert browser.get(found[0]).status_code == 200
                 assert "hello there" in browser.get(f"{found[1]}/runs/-/games/player/train/1/0/0").text
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=DEADLINE_S) == 0
             rest = process.stdout.read()
         finally:
             process.kill()

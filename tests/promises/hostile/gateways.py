@@ -18,7 +18,7 @@ from art.rendering.registry import create_chat_renderer
 from art.server.settings import LimitSettings
 
 TENANT = "alice"
-WAIT_S = 60.0
+WAIT_S = 240.0
 PATIENCE_S = 0.5
 REFUSALS_OF_THE_WORLD = frozenset({503, 507})
 """What it answers where a worker, or room on the disk, is missing: none of them is a failure."""

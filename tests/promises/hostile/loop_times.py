@@ -142,14 +142,14 @@ class LoopTimesServer:
 
     def __init__(self, url: str, key: str, found: LoopTime) -> None:
         self._host, _, port = url.removeprefix("http://").partition(":")
-        self._port, self._key, self._found = int(port), key, found
+        self._port, self._key, self.found = int(port), key, found
 
     async def status_of(self, case: Case) -> tuple[int, list[tuple[float, str]]]:
-        """Returns the status of a reply, and the callbacks that took too long meanwhile."""
+        """Returns the status of a reply, and the callbacks that took more than `MOST_S` meanwhile."""
         content = await asyncio.to_thread(case.body)
-        before = len(self._found.told)
+        before = len(self.found.told)
         status = await asyncio.to_thread(self._post, case.path, content)
-        return status, [one for one in self._found.told[before:] if one[0] > MOST_S]
+        return status, [one for one in self.found.told[before:] if one[0] > MOST_S]
 
     def _post(self, path: str, content: bytes) -> int:
         headers = {"authorization": f"Bearer {self._key}", "content-type": "application/json"}

@@ -1,6 +1,6 @@
-"""No callback of the server's loop takes more than 50 ms of its thread, whatever a body holds.
+"""No callback of the server's loop works through what a body holds, whatever that is.
 
-Each field of each dialect: `make loop-times`.
+Each field of each dialect, held against 50 ms: `make loop-times`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ CASES = [
 async def test_no_callback_takes_long(tmp_path: Path, case: Case) -> None:
     assert case in set(all_cases())
     async with measured_server(tmp_path) as server:
-        status, long = await server.status_of(case)
-    assert status < 500 and not long
+        status, _ = await server.status_of(case)
+    assert status < 500 and not server.found.too_long()
 
 
 async def test_a_callback_that_takes_long_is_seen() -> None:
@@ -44,9 +44,9 @@ async def test_a_callback_that_takes_long_is_seen() -> None:
             pass
 
     with watched_callbacks() as found:
-        asyncio.get_running_loop().call_soon(lambda: compute(time.thread_time() + 2 * MOST_S))
+        long = 3 * found.speed.allowed(MOST_S)
+        asyncio.get_running_loop().call_soon(lambda: compute(time.thread_time() + long))
         await asyncio.to_thread(compute, 0.0)
-        await asyncio.to_thread(lambda: compute(time.thread_time() + 2 * MOST_S))
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(lambda: compute(time.thread_time() + long))
     (one,) = found.too_long()
     assert "test_a_callback_that_takes_long_is_seen" in one[1] and found.callbacks > 3

@@ -25,6 +25,7 @@ from art.server.jobs.http_teacher import HttpTeacher
 from art.server.settings import TeacherSettings
 from art.wire.algorithm import TeacherSpec
 from serving import serving_in_a_thread
+from waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.extension]
 
@@ -48,7 +49,7 @@ def test_every_connection_of_a_server_has_an_address_that_no_tenant_gave() -> No
 
 def test_a_connection_is_seen(tmp_path: Path) -> None:
     with watched() as (address, asked):
-        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=30).close()
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=DEADLINE_S).close()
         assert asked
 
 

@@ -22,7 +22,7 @@ from art.metrics import MetricsBuilder
 from art.rewards.llm import AnswerCache, Budget, Channel, Pace, Request, resolve_llm
 from art.rewards.llm.request import NotJsonError, SeveralAnswersError, json_in
 from art_extensions.testing import LlmServer, Mischief
-from waiting import until
+from waiting import DEADLINE_S, until
 
 PRICED = {"input_cost_per_token": 1e-3, "output_cost_per_token": 1e-3}
 
@@ -321,9 +321,9 @@ def test_one_channel_serves_one_event_loop_after_another() -> None:
             async with asyncio.timeout(seconds):
                 return await asyncio.gather(*(channel.ask(question(f"{name}{i}")) for i in range(10)))
 
-        assert len(asyncio.run(many("a", 30))) == 10
+        assert len(asyncio.run(many("a", DEADLINE_S))) == 10
         with pytest.raises(TimeoutError):
             asyncio.run(many("b", 0.08))
-        assert len(asyncio.run(many("c", 30))) == 10
+        assert len(asyncio.run(many("c", DEADLINE_S))) == 10
     assert channel.budget is not None
     assert channel.pace.running == 0 and channel.budget.spent.calls == channel.totals.calls < 30

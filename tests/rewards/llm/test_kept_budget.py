@@ -20,6 +20,7 @@ from art.errors import BudgetExceededError, ConfigurationError
 from art.rewards.llm import Budget, Channel, Request, Usage, resolve_llm
 from art.rewards.llm.params import FREE
 from art_extensions.testing import LlmServer
+from waiting import DEADLINE_S
 
 PROGRAM = """
 import asyncio, sys
@@ -109,7 +110,7 @@ async def test_what_another_process_may_give_back_is_waited_for(tmp_path: Path) 
         assert not done and child.stdin is not None
         child.stdin.write("\n")
         child.stdin.flush()
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, DEADLINE_S)
         assert budget.spent.tokens == 10
 
 

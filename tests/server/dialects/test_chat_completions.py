@@ -15,7 +15,7 @@ from scripted_engine import Script
 import art
 from art.errors import OverloadedError, WorkerDiedError, WorkerError
 from art.wire.rollouts import ROLLOUT_HEADER
-from waiting import until
+from waiting import DEADLINE_S, until
 
 HELLO = [{"role": "user", "content": "hi"}]
 TOOLS = [
@@ -298,7 +298,7 @@ async def test_an_unknown_model_lists_what_is_served(live: Live) -> None:
 @pytest.mark.slow
 async def test_a_wrong_key_and_none_are_refused_everywhere_but_health(live: Live) -> None:
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": KEY}, {"x-api-key": "wrong"}):
-        async with httpx.AsyncClient(base_url=live.url, headers=headers) as client:
+        async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=DEADLINE_S) as client:
             for path in ("/v1/chat/completions", "/v1/models", "/v1/samples/x", "/nothing", "/r/a/v1/models"):
                 reply = await client.post(path, json={})
                 assert reply.status_code == 401
@@ -308,7 +308,7 @@ async def test_a_wrong_key_and_none_are_refused_everywhere_but_health(live: Live
 
 
 async def test_the_key_may_come_as_anthropic_s_clients_send_it(live: Live) -> None:
-    async with httpx.AsyncClient(base_url=live.url, headers={"x-api-key": KEY}) as client:
+    async with httpx.AsyncClient(base_url=live.url, headers={"x-api-key": KEY}, timeout=DEADLINE_S) as client:
         assert (await client.get("/v1/models")).status_code == 200
 
 
@@ -324,7 +324,7 @@ async def test_a_prompt_longer_than_the_context_names_the_numbers(live: Live) ->
 @pytest.mark.slow
 async def test_bad_bodies_and_routes_have_openai_s_error_shape(live: Live) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
-    async with httpx.AsyncClient(base_url=live.url, headers=headers) as client:
+    async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=DEADLINE_S) as client:
         for body, status in ((b"{", 400), (b"[]", 400), (b"\xff", 400), (b"x" * (33 * 1024 * 1024), 413)):
             reply = await client.post("/v1/chat/completions", content=body)
             assert reply.status_code == status
@@ -392,7 +392,7 @@ async def test_a_rollout_can_be_named_by_header_or_address(live: Live) -> None:
     )
     by_address = live.client.with_options(base_url=f"{live.url}/r/game-1/v1")
     await by_address.chat.completions.create(model="tiny", messages=HELLO)
-    async with httpx.AsyncClient(headers={"authorization": f"Bearer {KEY}"}) as client:
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {KEY}"}, timeout=DEADLINE_S) as client:
         rollout = (await client.get(f"{live.url}/v1/rollouts/game-1")).json()
         assert [sample["rollout_id"] for sample in rollout["samples"]] == ["game-1", "game-1"]
         sample_id = rollout["samples"][0]["sample_id"]

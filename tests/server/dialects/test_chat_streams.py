@@ -12,6 +12,7 @@ from scripted_engine import Script
 
 from art.engine.protocol import GenerateRequest
 from art.errors import WorkerDiedError
+from waiting import DEADLINE_S
 
 HELLO = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
@@ -118,7 +119,7 @@ async def test_a_failure_after_the_first_byte_is_an_event(live: Live) -> None:
 
     live.engine.generate = dies
     live.engine.answer = lambda request: Script(ids=live.renderer.encode("hello there<|im_end|>"))
-    async with httpx.AsyncClient(headers={"authorization": f"Bearer {KEY}"}) as client:
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {KEY}"}, timeout=DEADLINE_S) as client:
         reply = await client.post(
             f"{live.url}/v1/chat/completions", json={"model": "tiny", "messages": HELLO, "stream": True}
         )

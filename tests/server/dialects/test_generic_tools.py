@@ -15,6 +15,7 @@ from scripted_engine import Script, ScriptedEngine
 
 from art.rendering.library import LibraryRenderer
 from art.rendering.registry import create_chat_renderer
+from waiting import DEADLINE_S
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}}
 CALLS = (
@@ -101,7 +102,9 @@ async def test_anthropic_messages(agent: Live) -> None:
         "messages": [{"role": "user", "content": "hi"}],
         "tools": [{"name": "read", "input_schema": SCHEMA}],
     }
-    async with httpx.AsyncClient(base_url=agent.url, headers={"x-api-key": KEY}) as client:
+    async with httpx.AsyncClient(
+        base_url=agent.url, headers={"x-api-key": KEY}, timeout=DEADLINE_S
+    ) as client:
         reply = (await client.post("/v1/messages", json=asked)).raise_for_status().json()
         text, *calls = reply["content"]
         assert (text["text"], reply["stop_reason"]) == ("I look.", "tool_use")

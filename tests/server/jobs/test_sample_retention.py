@@ -31,6 +31,7 @@ from art.server.settings import ControlSettings
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
 from art.wire.models import RegisterRequest
 from art.wire.rollout_record import RolloutRecord
+from waiting import DEADLINE_S
 
 KEEP, YOUNG = 2, 1
 OPEN = "INSERT INTO rollouts (tenant, rollout_id, scope, opened_at, expires_at) VALUES ('', ?, '', 0, ?)"
@@ -130,7 +131,7 @@ class World:
 
     async def end(self, job_id: str) -> None:
         self.ended.setdefault(job_id, asyncio.Event()).set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             async for _ in self.jobs.events(job_id, 0):
                 pass
 

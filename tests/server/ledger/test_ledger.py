@@ -21,6 +21,7 @@ from art.server.ledger.face import SampleLedger
 from art.server.ledger.ledger import Ledger, LedgerError
 from art.server.ledger.schema import LostImageError, SampleRecord, keep_images, read_images
 from art.wire.samples import candidates_record, image_name
+from waiting import DEADLINE_S, until
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def test_what_was_acknowledged_survives_kill_9(home: Home) -> None:
     acknowledged = [child.stdout.readline().strip() for _ in range(300)]
     os.kill(child.pid, signal.SIGKILL)
     acknowledged += [line.strip() for line in child.stdout if line.endswith("\n")]
-    child.wait(10)
+    child.wait(DEADLINE_S)
     assert len(acknowledged) >= 300
 
     async def read() -> list[SampleRecord]:
@@ -239,9 +240,7 @@ async def test_a_note_that_cannot_be_written_is_told_by_the_log(
     ledger: SampleLedger, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.writer.note([("INSERT INTO no_such_table VALUES (?)", ("a",))])
-    async with asyncio.timeout(30):
-        while "no_such_table" not in caplog.text:  # noqa: ASYNC110 - a log has no event
-            await asyncio.sleep(0.01)
+    await until(lambda: "no_such_table" in caplog.text)
     await ledger.writer.append([sample("a")])
 
 
@@ -278,7 +277,7 @@ def test_a_kill_in_a_removal_leaves_each_sample_whole_or_removed(home: Home) -> 
     written = [child.stdout.readline().split() for _ in range(400)]
     os.kill(child.pid, signal.SIGKILL)
     written += [line.split() for line in child.stdout if line.endswith("-b\n")]
-    child.wait(10)
+    child.wait(DEADLINE_S)
 
     async def read() -> tuple[dict[str, SampleRecord], frozenset[str], int]:
         ledger = await home.open_ledger()

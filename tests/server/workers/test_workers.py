@@ -16,7 +16,7 @@ from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, Worke
 from art.process.files import WorkerLog
 from art.process.worker import Worker, WorkerSpec, module_command
 from art.server.workers.supervisor import RestartPolicy, Supervisor
-from waiting import gone, until
+from waiting import DEADLINE_S, gone, until
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +184,7 @@ async def test_a_worker_that_ignores_its_stdin_dies_with_a_killed_parent(spec: S
         sys.executable, "-c", PARENT, log, stdout=asyncio.subprocess.PIPE
     )
     assert parent.stdout is not None
-    worker = psutil.Process(int(await asyncio.wait_for(parent.stdout.readline(), 30)))
+    worker = psutil.Process(int(await asyncio.wait_for(parent.stdout.readline(), DEADLINE_S)))
     parent.kill()
     await parent.wait()
     await until(lambda: gone(worker))

@@ -183,7 +183,11 @@ def test_dropout_draws_the_same_on_any_number_of_ranks(name: str, gang_of: GangO
     assert without["weights"] != pytest.approx(told[2][0]["weights"], rel=1e-6)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     seed=st.integers(0, 10_000),
     groups=st.integers(1, 6),

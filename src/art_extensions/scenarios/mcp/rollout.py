@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NAME_LIMIT = 64
 """Characters of a tool's name that OpenAI-compatible endpoints take."""
+START_S = 30.0  # in which the server must be ready for an attempt that may take longer
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -132,7 +133,7 @@ async def rollout(
         async with (
             asyncio.timeout(deadline) as clock,
             connect(
-                server, timeout=min(deadline, 30.0), allow_writes=allow_writes, cassette=cassette
+                server, timeout=min(deadline, START_S), allow_writes=allow_writes, cassette=cassette
             ) as session,
         ):
             made = await _Rollout.begin(model, session, task, limits, system_prompt)

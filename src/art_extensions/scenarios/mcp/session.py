@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from art.errors import ARTError, ConfigurationError, McpError, McpTimeoutError
-from art_extensions.scenarios.mcp.sdk import CLOSED, sdk_error
+from art_extensions.scenarios.mcp.sdk import CLOSED, load_sdk, sdk_error
 from art_extensions.scenarios.mcp.server_address import EVERY_TOOL, Server, parse_server
 from art_extensions.scenarios.mcp.transports import ServerDiagnostics, open_client
 from art_extensions.scenarios.mcp.types import (
@@ -59,6 +59,7 @@ class LiveServer:
 
     async def start(self) -> None:
         """Connect. Raises McpError, and McpTimeoutError when it takes longer than the timeout."""
+        await asyncio.to_thread(load_sdk)  # it may be missing; the seconds it takes are not the server's
         ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._live(ready), name=f"mcp {self.label}")
         self._given_up = asyncio.create_task(self._words.given_up.wait())

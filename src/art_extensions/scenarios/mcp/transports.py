@@ -383,8 +383,6 @@ def _server_failure(request: httpx2.Request, status: int, *, first: bool) -> str
 
 async def open_client(server: Server, stack: AsyncExitStack, words: ServerDiagnostics) -> Any:
     """An SDK client that has shaken hands with `server`; `stack` closes it. `words`: what a program says."""
-    # Before a program is started: it may be missing. To import it takes half a second.
-    is_version_2 = await asyncio.to_thread(has_version_2)
     transport: Any
     if isinstance(server, StdioServer):
         transport = open_program(server, words)
@@ -392,7 +390,7 @@ async def open_client(server: Server, stack: AsyncExitStack, words: ServerDiagno
         transport = await open_http(server, stack, words)
     else:
         transport = _object(server)
-    if not is_version_2:
+    if not has_version_2():
         return await open_session(transport, stack)
     return await stack.enter_async_context(load_sdk().Client(transport, cache=None))
 

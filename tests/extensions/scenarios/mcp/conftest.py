@@ -1,3 +1,3 @@
 from __future__ import annotations
 
-from mcp_fixtures import agent, babbling, endpoint, http_address, program  # noqa: F401  fixtures
+from mcp_fixtures import agent, babbling, endpoint, http_address, patience, program  # noqa: F401  fixtures

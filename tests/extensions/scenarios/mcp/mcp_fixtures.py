@@ -14,11 +14,19 @@ import pytest
 from agent_endpoint import DONE, Agent, script
 
 from art.process.resources import find_free_tcp_port
-from art_extensions.scenarios.mcp import StdioServer
-from waiting import eventually
+from art_extensions.scenarios.mcp import StdioServer, connect, rollout
+from waiting import DEADLINE_S, eventually
 
 PROGRAM = Path(__file__).parents[3] / "troublesome.py"
 BABBLING = Path(__file__).with_name("babbling.py")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK, which a server imports, takes it over half a minute where others want the core, too."""
+    defaults = connect.__wrapped__.__kwdefaults__  # type: ignore[attr-defined]
+    monkeypatch.setitem(defaults, "timeout", DEADLINE_S)
+    monkeypatch.setattr(sys.modules[rollout.__module__], "START_S", DEADLINE_S)
 
 
 @pytest.fixture

@@ -169,14 +169,14 @@ async def test_a_rollout_is_played_as_it_was(agent: Agent, path: Path) -> None:
     agent.policy = script(*turns)
 
     async def attempt(server: Any, tape: Cassette) -> Any:
-        return await rollout(agent.model(), "Count.", server, cassette=tape, call_timeout=1.0)
+        return await rollout(agent.model(), "Count.", server, cassette=tape, call_timeout=5.0)
 
     recorded = await attempt(create_server, Cassette(path, "record"))
     played = await attempt(None, Cassette(path))
     assert played.messages() == recorded.messages()
     assert [message["content"] for message in played.messages() if message["role"] == "tool"] == [
         "call 1",
-        "Error: 'hang' did not answer within 1 s",
+        "Error: 'hang' did not answer within 5 s",
         "call 2",
     ]
     assert played.tools == recorded.tools and played.metadata == recorded.metadata

@@ -31,7 +31,7 @@ async def main():
 asyncio.run(main())
 """
 SLEEPER = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(1000)"]
-WAIT_S = 60
+WAIT_S = 240
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no process groups")

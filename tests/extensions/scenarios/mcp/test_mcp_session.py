@@ -22,6 +22,7 @@ from art_extensions.scenarios.mcp import (
 from art_extensions.scenarios.mcp.transports import http_package
 from serving import serving
 from troublesome import create_server
+from waiting import DEADLINE_S
 
 
 @pytest.fixture(params=["stdio", "http", "in process"])
@@ -140,7 +141,7 @@ async def test_a_server_that_is_not_there_is_named_with_the_reason(
     server: Any, kind: type[McpError], said: str
 ) -> None:
     with pytest.raises(kind) as error:
-        async with connect(server, timeout=0.3 if kind is McpTimeoutError else 30):
+        async with connect(server, timeout=0.3 if kind is McpTimeoutError else DEADLINE_S):
             pass
     assert said in str(error.value)
 

@@ -188,7 +188,7 @@ def handle(clients: Clients) -> str:
     packed = base64.b64encode(pickle.dumps(clients.sampler))
     ids = ",".join(map(str, clients.prompt.to_ints()))
     done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, ids], input=packed, capture_output=True, timeout=120, check=True
+        [sys.executable, "-c", ELSEWHERE, ids], input=packed, capture_output=True, timeout=240, check=True
     )
     same(done.stdout.decode().strip(), str(clients.answers(clients.sampler)))
     return "clients of a handle, and pickled ones of other processes, sample the same"
