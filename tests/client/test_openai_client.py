@@ -124,6 +124,24 @@ async def test_a_full_disk_is_the_error_of_openai_and_ours_at_once(client, doubl
     assert len(double.headers) == 2
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        errors.WorkerDiedError("the engine 'm' ended with exit code -9"),
+        errors.WorkerStalledError("the engine 'm' does not answer"),
+        errors.NodeLostError("the machine of the engine 'm' is gone"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+async def test_a_worker_that_stays_away_is_the_error_of_openai_and_ours(client, double: Double, lost):
+    status, _ = status_of(lost)
+    double.refusals = [JSONResponse(error_body(lost), status, {"retry-after": "0.01"}) for _ in range(3)]
+    with pytest.raises(errors.WorkerError, match="the engine 'm'") as caught:
+        await client.with_options(max_retries=2).chat.completions.create(model="m", messages=ASK)
+    assert isinstance(caught.value, openai.InternalServerError) and caught.value.status_code == status
+    assert not double.refusals, "tried as often as openai does"
+
+
 async def test_wrong_key(server):
     with pytest.raises(openai.AuthenticationError):
         await openai_client(base_url=f"{server}/v1", api_key="wrong").chat.completions.create(

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from art.backend import AnyModel
 
 
-# Codes of errors that are not about the request, and their classes here.
-_BY_CODE: dict[str, type[errors.ARTError]] = {
+ERROR_KINDS: dict[str, type[errors.ARTError]] = {
     "node_lost": errors.NodeLostError,
     "worker_died": errors.WorkerDiedError,
     "worker_stalled": errors.WorkerStalledError,
@@ -45,6 +44,7 @@ _BY_CODE: dict[str, type[errors.ARTError]] = {
     "step_missing": errors.StepMissingError,
     "canary_failed": errors.CanaryError,
 }
+"""The classes of errors that are not about the request, by their codes."""
 
 
 def job_error(message: str, code: str | None) -> errors.ARTError:
@@ -54,8 +54,8 @@ def job_error(message: str, code: str | None) -> errors.ARTError:
         if issubclass(kind, errors.ServerError):
             return kind(message, status=400, code=code)
         return kind(message)
-    if code in _BY_CODE:
-        return _BY_CODE[code](message)
+    if code in ERROR_KINDS:
+        return ERROR_KINDS[code](message)
     if code is not None and code.endswith("_not_found"):
         return errors.NotFoundError(message, status=404, code=code)
     return errors.RequestError(message, status=409, code=code)
@@ -67,8 +67,8 @@ def response_error(response: httpx.Response, asked: str) -> errors.ARTError:
     """
     status, body = response.status_code, _body(response)
     message = body.message if body.type != _FOREIGN else f"{asked}: {body.message}"
-    if body.code in _BY_CODE:
-        return _BY_CODE[body.code](message)
+    if body.code in ERROR_KINDS:
+        return ERROR_KINDS[body.code](message)
     if status in (401, 403):
         return errors.AuthenticationError(message, status=status, code=body.code)
     if status == 404:

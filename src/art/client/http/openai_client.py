@@ -23,6 +23,7 @@ from openai.types.chat import ChatCompletion
 
 from art.client.http.connection import (
     CONNECT_S,
+    ERROR_KINDS,
     GONE_S,
     TIMEOUT_S,
     Absence,
@@ -31,7 +32,7 @@ from art.client.http.connection import (
     straight_transport,
 )
 from art.client.http.fast_http import Lane, complete_over_lane, lane_to, request_head
-from art.errors import DiskError
+from art.errors import ARTError, DiskError, WorkerError
 from art.exchanges import AnsweredBy
 from art.recording.captured_reply import hear_reply, note_call, read_completion
 from art.recording.listeners import Listener, current_listener, listening
@@ -380,12 +381,17 @@ class ChatDiskError(openai.InternalServerError, DiskError):
     """The server's disk is full or fails: what `openai` raises then, and our error."""
 
 
+class ChatWorkerError(openai.InternalServerError, WorkerError):
+    """The model's worker stays dead, stalled or broken: what `openai` raises then, and our error."""
+
+
 class RolloutOpenAI(ObservedOpenAI):
     """The ordinary client. Plain chat completions to a server on this machine take the short way (`Lane`).
 
     Streams, raw responses, own headers and every failure take the ordinary way, so that errors,
     retries and their classes are those of `openai`; but a server that is gone is waited for, unless
-    `max_retries` is 0, and is a ServerUnreachableError. A full disk is also a DiskError.
+    `max_retries` is 0, and is a ServerUnreachableError. A full disk is also a DiskError, and a worker that
+    stays away a WorkerError.
     """
 
     lane: Lane | None = None
@@ -400,8 +406,10 @@ class RolloutOpenAI(ObservedOpenAI):
 
     def _make_status_error(self, err_msg: str, *, body: object, response: Any) -> openai.APIStatusError:
         made = super()._make_status_error(err_msg, body=body, response=response)
-        is_disk = response.status_code == DiskError.status_code
-        return ChatDiskError(err_msg, response=response, body=made.body) if is_disk else made
+        known, fields = ERROR_KINDS.get(made.code or "", ARTError), {"response": response, "body": made.body}
+        if issubclass(known, DiskError):
+            return ChatDiskError(err_msg, **fields)
+        return ChatWorkerError(err_msg, **fields) if issubclass(known, WorkerError) else made
 
     def copy(self, **options: Any) -> RolloutOpenAI:
         """Copies the client as `openai` does; the copy also names rollouts. With other options it takes the
