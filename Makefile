@@ -146,7 +146,10 @@ doctor: $(VENV)/.installed-user       ## check this installation with a complete
 	$(BIN)/art doctor
 
 # What needs programs of others, or is long and about pages and examples: `make test-all` runs it too.
-APART  = tests/extensions tests/integrations tests/promises/examples tests/promises/new_user tests/promises/deploy tests/promises/docs/test_code_blocks.py
+PAGES  = tests/integrations tests/promises/examples tests/promises/new_user tests/promises/deploy tests/promises/docs/test_code_blocks.py
+APART  = tests/extensions $(PAGES)
+# What .ci/run leaves out on the days of the pages.
+ADDED  = tests/extensions tests/contracts/test_environments.py tests/contracts/test_faulty_environments.py
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed     ## install, then test the core and the ways through it

@@ -134,8 +134,7 @@ class GraphedDecoder(Decoder):
         self, module: Any, calls: Sequence[LayerCall], merge_bytes: int, recorder: GraphRecorder | None = None
     ) -> None:
         super().__init__(module, calls, merge_bytes)
-        kind = str(self._rotary.rope_type)
-        self._records = "dynamic" not in kind and "longrope" not in kind  # these look at the positions
+        self._records = self.rotates_alike  # other rotations look at the positions
         self._recorder = recorder
         self._checked = False
         self._graphs: OrderedDict[StepShape, GraphedStep] = OrderedDict()

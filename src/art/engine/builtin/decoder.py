@@ -274,12 +274,16 @@ class Decoder:
         cos, sin = self._rotary(self._embedding[:1], positions_T[None])
         return cos[0, :, None], (sin[0] * self._sign)[:, None]
 
+    @property
+    def rotates_alike(self) -> bool:
+        """Returns whether a position is rotated alike in each pass, whatever the longest row."""
+        return "dynamic" not in self._rotary.rope_type and "longrope" not in self._rotary.rope_type
+
     def _rotations(self, positions: int) -> Tensor | None:
         """Returns those of all positions, [positions, 2, 1, D]; None where they depend on the longest row, or
         are many.
         """
-        depends = "dynamic" in self._rotary.rope_type or "longrope" in self._rotary.rope_type
-        if depends or 2 * positions * self._size * self._embedding.itemsize > TABLE_BYTES:
+        if not self.rotates_alike or 2 * positions * self._size * self._embedding.itemsize > TABLE_BYTES:
             return None
         return torch.stack(self._rotation(torch.arange(positions, device=self._embedding.device)), 1)
 

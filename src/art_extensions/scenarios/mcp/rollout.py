@@ -13,7 +13,7 @@ from art.environments.tasks import turn_seed
 from art.errors import ConfigurationError, McpTimeoutError
 from art.process.foreign_files import parse_json
 from art.types import completion_call
-from art_extensions.scenarios.mcp.session import Session, Writes, connect
+from art_extensions.scenarios.mcp.session import START_S, Session, Writes, connect
 from art_extensions.scenarios.mcp.types import GeneratedScenario, MCPTool, ToolResult, complete_task_tool
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 NAME_LIMIT = 64
 """Characters of a tool's name that OpenAI-compatible endpoints take."""
-START_S = 30.0  # in which the server must be ready for an attempt that may take longer
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from art_extensions.scenarios.mcp.cassette import Cassette
 
 
+START_S = 30.0
+"""Seconds that a server has to be ready, where a caller does not say."""
 T = TypeVar("T")
 
 CLOSING_S = 15.0
@@ -323,7 +325,7 @@ class Session:
 async def connect(
     server: Any,
     *,
-    timeout: float = 30.0,
+    timeout: float = START_S,
     allow_writes: Writes = (),
     cassette: Cassette | None = None,
 ) -> AsyncIterator[Session]:
