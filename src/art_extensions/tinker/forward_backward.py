@@ -28,6 +28,7 @@ from art_extensions.tinker.loss_functions import (
     TARGETS,
     LossFunction,
     algorithm_of,
+    elementwise_loss,
     find_loss,
 )
 from art_extensions.tinker.refusals import TOO_LARGE, UNSUPPORTED_INPUT, refusal
@@ -39,6 +40,8 @@ _SLICE = 512
 _LEAST_WINDOW = 1 << 23
 """A frame may ask for so many bytes of memory, and for more only where the body may be larger."""
 LOSS_ID = "loss_id"
+_ELEMENTWISE = "elementwise_loss"
+"""Programs for other open servers read it."""
 _MOST_ID = np.iinfo(np.int32).max
 _ROUNDING = 1e-4
 """A logprob of so much above 0 is one of 0."""
@@ -336,7 +339,8 @@ def _column(name: str, values: Numbers, targets: IntArray, param: str) -> FloatA
 def forward_backward_output(
     call: ForwardBackwardCall, logprobs: Sequence[FloatArray], metrics: Mapping[str, float]
 ) -> bytes:
-    """The result as the SDK reads it: for each datum the logprobs of its targets, in their shape.
+    """The result as the SDK reads it: for each datum the logprobs of its targets and their terms of the loss,
+    in their shape. A custom loss has no such terms.
 
     metrics: by names with the way of adding up those of several requests, as in `loss:sum`.
 
@@ -349,8 +353,13 @@ def forward_backward_output(
     if unclear:
         raise ValueError(f"Metrics are named NAME:REDUCTION; the SDK cannot add up {unclear}.")
     # One record has datums of one K; neighbours that differ are in records of their own.
+    rows: list[dict[str, FloatArray]] = [{LOGPROBS: one} for one in logprobs]
+    if call.loss_fn != CUSTOM:
+        for row, datum in zip(rows, call.data, strict=True):
+            row[_ELEMENTWISE] = elementwise_loss(call.loss_fn, call.config, datum.columns, row[LOGPROBS])
     records = [
-        _record(list(mates), trailing) for trailing, mates in groupby(logprobs, key=lambda one: one.shape[1:])
+        _record(list(mates), trailing)
+        for trailing, mates in groupby(rows, key=lambda row: row[LOGPROBS].shape[1:])
     ]
     output = messages.ForwardBackwardOutput(
         loss_fn_output_type="ArrayRecord", loss_fn_outputs=records, metrics=metrics
@@ -358,12 +367,16 @@ def forward_backward_output(
     return bytes(output.SerializeToString())
 
 
-def _record(arrays: Sequence[FloatArray], trailing: tuple[int, ...]) -> messages.ArrayRecord:
+def _record(rows: Sequence[Mapping[str, FloatArray]], trailing: tuple[int, ...]) -> messages.ArrayRecord:
+    fields = {name: _tensor([row[name] for row in rows], trailing) for name in rows[0]}
+    return messages.ArrayRecord(type_tag="ArrayRecord", fields=fields, num_datums=len(rows))
+
+
+def _tensor(arrays: Sequence[FloatArray], trailing: tuple[int, ...]) -> messages.BatchedTensor:
     ends = np.cumsum([0, *(4 * one.size for one in arrays)])
-    tensor = messages.BatchedTensor(
+    return messages.BatchedTensor(
         data=b"".join(map(float_bytes, arrays)),
         offsets=long_bytes(ends),
         dtype=messages.DTYPE_FLOAT32,
         trailing_shape=trailing,
     )
-    return messages.ArrayRecord(type_tag="ArrayRecord", fields={LOGPROBS: tensor}, num_datums=len(arrays))

@@ -21,7 +21,9 @@ from art_extensions.tinker.sessions import KeyRing
 from art_extensions.tinker.store import Run, Sampler, SavedCheckpoint, Tables, TinkerSession, TinkerStore
 
 OwnerOf = Callable[[Request], Awaitable[str]]
-_CHECKPOINT = "/api/v1/training_runs/{run_id}/checkpoints/{kind}/{name}"
+_MOST_DIGITS = 10
+_CHECKPOINTS = "/api/v1/training_runs/{run_id}/checkpoints"
+_CHECKPOINT = f"{_CHECKPOINTS}/{{kind}}/{{name}}"
 MOST_LISTED = 1000
 
 
@@ -62,6 +64,10 @@ class Listings:
         if not await self._store.run(lambda tables: tables.delete(SavedCheckpoint, path=path, owner=owner)):
             raise NotFoundError(f"no checkpoint {path!r} of this key", status=404)
         return Response(status_code=204)
+
+    async def refuse_bare_name(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        raise refusal(f"{name!r} does not say which weights: use weights/{name} or sampler_weights/{name}")
 
     async def publish(self, request: Request) -> Response:
         await _change(self._store, await self._owner_of(request), request, public=request.method == "POST")
@@ -140,9 +146,10 @@ def listing_routes(store: TinkerStore, owner_of: OwnerOf, keys: KeyRing) -> list
     return [
         Route("/api/v1/training_runs", made.training_runs, methods=["GET"]),
         Route("/api/v1/training_runs/{run_id}", made.training_run, methods=["GET"]),
-        Route("/api/v1/training_runs/{run_id}/checkpoints", made.run_checkpoints, methods=["GET"]),
+        Route(_CHECKPOINTS, made.run_checkpoints, methods=["GET"]),
         Route("/api/v1/checkpoints", made.checkpoints, methods=["GET"]),
         Route(_CHECKPOINT, made.delete, methods=["DELETE"]),
+        Route(f"{_CHECKPOINTS}/{{name}}", made.refuse_bare_name, methods=["DELETE"]),
         Route(f"{_CHECKPOINT}/publish", made.publish, methods=["POST", "DELETE"]),
         Route(f"{_CHECKPOINT}/ttl", made.ttl, methods=["PUT"]),
         Route(f"{_CHECKPOINT}/files", made.files, methods=["GET"]),
@@ -187,8 +194,8 @@ def _page(request: Request, rows: list[Any]) -> tuple[list[Any], dict[str, int]]
     limit, offset = (
         request.query_params.get(name, default) for name, default in (("limit", "20"), ("offset", "0"))
     )
-    if not (limit.isdecimal() and offset.isdecimal()):
-        raise refusal(f"limit={limit!r} and offset={offset!r} are no whole numbers")
+    if not all(one.isdecimal() and len(one) < _MOST_DIGITS for one in (limit, offset)):
+        raise refusal(f"limit={limit[:20]!r} and offset={offset[:20]!r}: send whole numbers below 10^9")
     first, most = int(offset), min(int(limit) or MOST_LISTED, MOST_LISTED)
     cursor = {"offset": first, "limit": most, "total_count": len(rows)}
     return rows[first : first + most], cursor

@@ -10,6 +10,8 @@ token, A: its advantage, w: its weight.
     dro                  -A log p + (beta / 2) (log r)^2
     gspo                 -min(s A, clip(s) A); s has the value of the geometric mean of the ratios that
                          sequence_ratio_mask marks, and the gradient of the token's own logprob
+
+The trainer computes them; `elementwise_loss` says afterwards what each token had in the sum.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import numpy as np
+
+from art.batch.batch_types import FloatArray
 from art.wire.algorithm import AdvantageSpec, Algorithm, LossSpec
 from art_extensions.tinker.refusals import UNSUPPORTED_LOSS, refusal
 
@@ -121,3 +126,29 @@ def _values(loss_fn: str, loss: LossFunction, config: Mapping[str, float | str])
 
 def _epsilons(values: Mapping[str, float]) -> dict[str, float]:
     return {"epsilon": 1 - values[_LOW], "epsilon_high": values[_HIGH] - 1}
+
+
+def elementwise_loss(
+    loss_fn: str, config: Mapping[str, float | str], columns: Mapping[str, FloatArray], logprobs: FloatArray
+) -> FloatArray:
+    """Each target's term in the sum of the loss, in the shape of the datum's targets.
+
+    columns: the datum's, each in that shape. logprobs: of its targets, by the weights before the step.
+    """
+    if loss_fn == "cross_entropy":
+        return -logprobs * columns[WEIGHTS] if WEIGHTS in columns else -logprobs
+    values = _values(loss_fn, find_loss(loss_fn), config)
+    advantages, difference = columns[ADVANTAGES], logprobs - columns[LOGPROBS]
+    if loss_fn == "gspo":
+        inside = columns[RATIO_MASK] != 0
+        if not inside.any():
+            return np.zeros_like(logprobs)
+        difference = np.full_like(difference, difference[inside].mean())
+    if loss_fn == "dro":
+        terms = difference**2 * (values[_BETA] / 2) - logprobs * advantages
+    else:
+        ratio = np.exp(difference)
+        clipped = np.clip(ratio, values.get(_LOW), values.get(_HIGH)) if _LOW in values else ratio
+        gain = clipped * logprobs * advantages if loss_fn == "cispo" else clipped * advantages
+        terms = -gain if loss_fn == "cispo" else -np.minimum(ratio * advantages, gain)
+    return terms * columns[MASK] if MASK in columns else terms

@@ -16,6 +16,7 @@ from art.training.losses.base import LossInputs
 from art.training.losses.registry import make_loss
 from art_extensions.tinker.batches import LossBatch, loss_batch
 from art_extensions.tinker.forward_backward import ForwardBackwardCall
+from art_extensions.tinker.loss_functions import elementwise_loss
 
 Columns = dict[str, torch.Tensor]
 LENGTHS = (1, 4, 7, 12)
@@ -125,6 +126,10 @@ def test_value_and_gradient(formula: Formula, config: dict[str, float], seed: in
         formula(p, {name: torch.from_numpy(one).double() for name, one in datum.columns.items()}, config)
         for p, datum in zip(logprobs, call.data, strict=True)
     ]
+    for p, one, term in zip(logprobs, call.data, terms, strict=True):
+        parts = elementwise_loss(call.loss_fn, config, one.columns, p.detach().numpy())
+        assert parts.shape == one.targets.shape
+        assert parts.sum() == pytest.approx(term.item(), abs=1e-6, rel=1e-6)
     documented = torch.stack(terms).sum()
     ours = trained(loss_batch(call), logprobs)
     assert ours.item() == pytest.approx(documented.item(), abs=1e-6, rel=1e-6)
@@ -138,3 +143,12 @@ def test_a_mask_leaves_tokens_out() -> None:
     call = read(datum([5, 6], target_tokens=[6, 7], **columns, mask=[0, 1]), loss_fn="importance_sampling")
     logprobs = [torch.tensor([-0.5, -1.5], dtype=torch.float64, requires_grad=True)]
     assert trained(loss_batch(call), logprobs).item() == pytest.approx(-2.0 * np.exp(0.5))
+    parts = elementwise_loss(call.loss_fn, {}, call.data[0].columns, logprobs[0].detach().numpy())
+    assert parts.tolist() == pytest.approx([0.0, -2.0 * np.exp(0.5)])
+
+
+def test_a_token_without_weight_has_nothing_in_the_loss() -> None:
+    call = read(datum([5, 6], target_tokens=[6, 7], weights=[0, 2]), datum([5], target_tokens=[6]))
+    first, second = call.data
+    assert elementwise_loss(call.loss_fn, {}, first.columns, np.array([-3.0, -0.5])).tolist() == [0, 1]
+    assert elementwise_loss(call.loss_fn, {}, second.columns, np.array([-3.0])).tolist() == [3]

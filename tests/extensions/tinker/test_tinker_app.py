@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ from transformers import AutoTokenizer
 from art.batch.encode import decode_batch
 from art.errors import AuthenticationError, RequestError
 from art.wire.gradients import GRADIENTS_LOST, MadeStep, MakeStepRequest
-from art.wire.models import ModelInfo
+from art.wire.models import Manifest, ManifestEntry, ModelInfo
 from art.wire.training import LoraSpec
 from art_extensions.tinker import app as app_module
 from art_extensions.tinker import bodies, samples, sessions
@@ -44,6 +46,8 @@ class ScriptedServer(ArtServer):
         self.made: dict[str, MadeStep] = {}
         self.replies: asyncio.Event | None = None
         """Replies wait for it."""
+        self.adapter: dict[str, bytes] = {}
+        """The files of every step's adapter."""
 
     async def register(self, name: str, base_model: str, lora: LoraSpec, seed: int) -> ModelInfo:
         self.calls.append(("register", base_model, lora.r, lora.targets, seed))
@@ -77,6 +81,17 @@ class ScriptedServer(ArtServer):
 
     async def delete(self, name: str) -> None:
         self.calls.append(("delete",))
+
+    async def serve(self, name: str, step: int) -> str:
+        return f"{name}@{step}"
+
+    async def files(self, name: str, step: int) -> Manifest:
+        sizes = {file: ManifestEntry(sha256="0" * 64, size=len(one)) for file, one in self.adapter.items()}
+        trainers = {"optimizer.safetensors": ManifestEntry(sha256="0" * 64, size=9)}
+        return Manifest(files={**sizes, **trainers})
+
+    async def file(self, name: str, step: int, file: str) -> bytes:
+        return self.adapter[file]
 
     async def served(self) -> dict[str, int | None]:
         if self.calls and self.calls[-1] == ("refuse keys",):
@@ -347,3 +362,38 @@ async def test_a_tokenizer_is_named_by_a_folder_that_loads(base: str) -> None:
     folder = await app_module.tokenizer_of(base)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.decode(tokenizer.encode("yes")).strip() == "yes"
+
+
+async def test_an_archive_holds_the_adapter_and_needs_no_key(tmp_path: Path) -> None:
+    server = ScriptedServer()
+    server.adapter = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"weights"}
+    async with serving(tmp_path, server) as client:
+        model = await client.model(await client.session())
+        asked = {"model_id": model, "seq_id": 1, "path": "one"}
+        await client.result((await client.post("save_weights_for_sampler", asked)).json()["request_id"])
+        place = f"/api/v1/training_runs/{model}/checkpoints/sampler_weights/one/archive"
+        assert (await client.http.get(place)).status_code == 401
+        led = await client.http.get(place, headers={"x-api-key": client.key})
+        assert led.status_code == 302 and led.headers["expires"].endswith("GMT")
+        url = led.headers["location"]
+        found = await client.http.get(url)
+        with tarfile.open(fileobj=io.BytesIO(found.content)) as archive:
+            read = {one.name: archive.extractfile(one) for one in archive}
+            assert {name: file.read() for name, file in read.items() if file} == server.adapter
+        for changed in (
+            url.replace("expires=", "expires=9"),
+            url.replace("expires=", f"expires={'9' * 5000}"),
+            url.replace("signature=", "signature=0"),
+            url.replace("sampler_weights", "weights"),
+        ):
+            assert (await client.http.get(changed)).status_code == 403
+
+
+async def test_an_id_that_does_not_say_which_weights_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path, ScriptedServer()) as client:
+        key = {"x-api-key": client.key}
+        found = await client.http.delete("/api/v1/training_runs/run/checkpoints/one", headers=key)
+        assert found.status_code == 400 and "use weights/one or sampler_weights/one" in found.json()["detail"]
+        for wrong in ("x", "-1", "9" * 5000):
+            listed = await client.http.get(f"/api/v1/training_runs?limit={wrong}", headers=key)
+            assert listed.status_code == 400 and "whole numbers" in listed.json()["detail"]

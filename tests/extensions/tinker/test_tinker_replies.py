@@ -34,6 +34,8 @@ def test_neighbours_of_one_width_share_a_record() -> None:
     assert [np.frombuffer(one.offsets, "<i8").tolist() for one in fields] == [[0, 8, 12], [0, 8], [0, 4]]
     assert [list(one.trailing_shape) for one in fields] == [[], [2], []]
     assert all(one.dtype == messages.DTYPE_FLOAT32 for one in fields)
+    parts = [record.fields["elementwise_loss"] for record in output.loss_fn_outputs]
+    assert [np.frombuffer(one.data, "<f4").tolist() for one in parts] == [[1, 2, 3], [4, 5], [6]]
 
 
 def test_results_of_another_shape_are_a_fault() -> None:

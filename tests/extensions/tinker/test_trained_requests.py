@@ -17,6 +17,7 @@ from art.training.trainer import Trainer
 from art.wire.training import ComputeSpec, LoraSpec, OptimizerSpec, TrainRequest
 from art_extensions.tinker.batches import loss_batch, per_datum
 from art_extensions.tinker.forward_backward import ForwardBackwardCall
+from art_extensions.tinker.loss_functions import elementwise_loss
 
 SIZE = 23
 CONFIG = Qwen3Config(
@@ -102,3 +103,8 @@ def test_logprobs_and_loss_are_those_of_plain_rows(loss_fn: str, budget: int) ->
         else:
             total -= float((np.exp(logprobs - columns["logprobs"]) * columns["advantages"]).sum())
     assert metrics["loss/train"] == pytest.approx(total, rel=1e-5)
+    parts = [
+        elementwise_loss(loss_fn, {}, one.columns, logprobs).sum()
+        for one, logprobs in zip(call.data, found, strict=True)
+    ]
+    assert metrics["loss/train"] == pytest.approx(float(sum(parts)), rel=1e-5)
