@@ -34,11 +34,13 @@ from bench.curve_picture import picture
 from bench.learning.cell_runner import revision
 from bench.learning.cells import RECORDS
 from bench.learning.text_worlds import make_lookup_rows
+from bench.learning.word_tasks import COMMAND, write_word_tasks
 from bench.rows import Row, machine, write_rows
 
 ROOT = Path(__file__).parents[2]
 VENVS = {"bfcl": ".venv-bfcl"}
 """Prefix of an environment's name -> the environment of Python of its learner; else .venv-environments."""
+AGENTS = ROOT / ".venv-agents" / "bin" / "python"
 LEARNER = Path(__file__).with_name("environment_learning.py")
 ASSETS = ROOT / "docs" / "assets"
 CURVES, PICTURE = ASSETS / "environments.json", ASSETS / "environments.svg"
@@ -56,7 +58,9 @@ class EnvironmentJob:
     environment: str
     options: Mapping[str, Any] = field(default_factory=dict)
     rows: int = 0
-    """Rows of `make_lookup_rows` in a file, which is the option `data`; 0: the environment has its own."""
+    """Rows of `make_lookup_rows` in a file, which is the option `data`, or for `harbor:` folders of
+    `write_word_tasks`; 0: the environment has its own.
+    """
     score: str
     """The metric that is reported, or `reward`: a share between 0 and 1."""
     base_model: str = "art/nano"
@@ -198,6 +202,26 @@ JOBS = {
         max_tokens=64,
         evaluations=48,
     ),
+    "coding-agent": EnvironmentJob(
+        title="harbor: mini-swe-agent on SmolLM2-135M, files right",
+        environment="harbor:",
+        options={
+            "agent": "mini-swe-agent",
+            "max_turns": 1,
+            "command_s": 5,
+            "request": {"extra_body": {"guided_regex": COMMAND}},
+        },
+        rows=96,
+        score="tests/right",
+        base_model=REAL,
+        steps=12,
+        groups_per_step=4,
+        group_size=8,
+        learning_rate=5e-4,
+        max_tokens=48,
+        evaluations=24,
+        evaluation_rollouts=2,
+    ),
 }
 
 
@@ -211,7 +235,11 @@ async def learn(name: str, job: EnvironmentJob, folder: Path, seconds: float) ->
         address = {"base_url": first.inference_base_url, "key": first.inference_api_key}
         path = folder / "job.json"
         asked = {**asdict(job), **address, "folder": str(folder / "learner")}
-        if job.rows:
+        if job.environment == "harbor:":
+            agent = {"agent_python": str(AGENTS), "agent_config": str(folder / "prompt.yaml")}
+            tasks = await asyncio.to_thread(write_word_tasks, folder, job.rows)
+            asked |= {"environment": f"harbor:{tasks}", "options": {**job.options, **agent}}
+        elif job.rows:
             data = folder / "rows.jsonl"
             data.write_text("".join(json.dumps(row) + "\n" for row in make_lookup_rows(job.rows)))
             asked["options"] = {**job.options, "data": str(data)}

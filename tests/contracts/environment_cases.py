@@ -23,6 +23,7 @@ LIBRARIES, VERIFIERS, TASKSETS = ".venv-environments", ".venv-verifiers", ".venv
 OPENENV, BFCL, NEMO_GYM = ".venv-openenv", ".venv-bfcl", ".venv-nemo-gym"
 """Environments of Python with other libraries, which do not go with each other."""
 EVALS = "tests/extensions/environments/test_inspect_evals.py"
+TASKSET_TESTS = "tests/extensions/environments/test_verifiers_tasksets.py"
 NEMO_GYM_TESTS = "tests/extensions/environments/test_nemo_gym.py"
 INSPECT_TASKS = "tests/extensions/environments/programs/inspect_tasks.py"
 
@@ -192,6 +193,7 @@ CASES = [
         parts=frozenset({"length", "truncated"}),
         apart=TASKSETS,
         kind="verifiers: (0.4)",
+        compared_by=f"{TASKSET_TESTS}::test_rewards_are_what_verifiers_alone_gives",
         least=6,
         scripted=False,
     ),
@@ -201,6 +203,7 @@ CASES = [
         parts=TURNS | {"right", "calls"},
         apart=BFCL,
         kind="bfcl:",
+        compared_by="tests/extensions/environments/test_bfcl.py::test_rewards_are_what_the_package_s_own_evaluation_gives",
         curves=("tool-calls",),
     ),
     Case(
@@ -209,6 +212,7 @@ CASES = [
         rewards=(0.25, 1),
         parts=TURNS | {"commands", "malformed", "submitted", "agent_timed_out", "tests/reward"},
         kind="harbor:",
+        curves=("coding-agent",),
         compared_by="tests/extensions/harbor/test_trials.py::test_the_solution_and_nothing_give_what_harbor_says",
         sizes={"val": 10},
     ),

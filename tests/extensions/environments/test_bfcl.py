@@ -126,6 +126,15 @@ def test_the_right_calls_earn_one_and_others_nothing(found: dict[str, Any], cate
             assert one["reward"] == 0 and one["metadata"]["reason"], wrong
 
 
+def test_rewards_are_what_the_package_s_own_evaluation_gives(found: dict[str, Any]) -> None:
+    """`bfcl evaluate` reads the same replies from files, without ART."""
+    for name, right in found["evaluated"].items():
+        rewards = {one["metadata"]["scenario_id"].rpartition("/")[2]: one["reward"] for one in found[name]}
+        assert rewards == {question: float(one) for question, one in right.items()}, name
+    verdicts = [one for right in found["evaluated"].values() for one in right.values()]
+    assert {True, False} == set(verdicts) and len(verdicts) == 4 * (7 + 3)
+
+
 def test_the_reason_is_that_of_the_checker(found: dict[str, Any]) -> None:
     def reasons(reply: str) -> set[str]:
         return {one["metadata"]["error_type"] for one in found[f"simple_python/{reply}"]}

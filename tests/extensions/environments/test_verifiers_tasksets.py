@@ -61,6 +61,15 @@ def test_the_reward_and_its_parts_are_those_of_the_trace(found):
         assert "length" in one["metrics"]
 
 
+def test_rewards_are_what_verifiers_alone_gives(found):
+    compared = found["compared"]
+    assert len(compared) == 6
+    for word, one in compared.items():
+        assert one["said"] == one["library_said"] and one["ours"] == one["library"], word
+        assert (one["ours"] is None) is (word == "red")
+    assert {1.0, 2.0} == {one["ours"] for one in compared.values()} - {None}
+
+
 def test_rollouts_are_trained(found):
     assert found["sheet"]["data/sheet/trained_rollouts"] == found["sheet"]["data/sheet/started_rollouts"] == 4
     assert found["sheet"]["data/sheet/trained_tokens"] == found["sheet"]["data/sheet/started_tokens"]

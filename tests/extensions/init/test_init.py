@@ -133,6 +133,9 @@ def test_a_project_with_an_environment_trains_and_its_own_test_passes(tmp_path: 
     groups = {"environment": 8, "harbor": 2, "verifiers": 4}[template]
     assert row["step"] == 1 and row["data/sheet/started_rollouts"] == 8 * groups
     assert row.get("data/sheet/failed_rollouts", 0) == 0
+    assert template == "harbor" or row["data/sheet/trained_rollouts"] > 0, (
+        "rewards that depend on the replies"
+    )
     tested = run_project(tmp_path, template, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert tested.returncode == 0 and " passed" in tested.stdout, tested.stdout
 

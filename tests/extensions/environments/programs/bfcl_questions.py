@@ -9,18 +9,22 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import art
 from art.environments.adapters.registry import find_environment
 from art.errors import ConfigurationError
+from art.process.environment import variable_set
 
 CHECKED = ("simple_python", "multiple", "parallel", "parallel_multiple")
 TURNS = "multi_turn_base"
 OTHERS = ("simple_java", "irrelevance", "live_relevance")
+EVALUATED = ("simple_python", "irrelevance")
 REPLIES = ("right", "none", "prose", "value", "name", "twice", "broken")
 QUESTIONS = 4
 
@@ -28,6 +32,39 @@ QUESTIONS = 4
 def record(one: art.Trajectory) -> dict[str, Any]:
     return {"reward": one.reward, "metrics": one.metrics, "metadata": one.metadata, "tools": one.tools,
             "messages": [dict(message) for message in one.messages()]}  # fmt: skip
+
+
+def evaluated(folder: Path, category: str, found: list[dict[str, Any]]) -> dict[str, bool]:
+    """What `bfcl evaluate` says of the same replies, by the ids of the questions."""
+    from bfcl_eval.constants.model_config import MODEL_CONFIG_MAPPING
+    from bfcl_eval.eval_checker import eval_runner
+    from bfcl_eval.model_handler.api_inference.openai_completion import OpenAICompletionsHandler
+
+    known = MODEL_CONFIG_MAPPING.items()
+    model = next(
+        name for name, one in known if one.model_handler is OpenAICompletionsHandler and one.is_fc_model
+    )
+    ids = [one["metadata"]["scenario_id"].rpartition("/")[2] for one in found]
+    rows = [
+        {"id": name, "result": result_of(one["messages"][-1])} for name, one in zip(ids, found, strict=True)
+    ]
+    results, scores = folder / "result", folder / "score"
+    place = results / model.replace("/", "_")
+    place.mkdir(parents=True)
+    file = place / f"BFCL_v4_{category}_result.json"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with redirect_stdout(sys.stderr):
+        eval_runner.main([model], [category], results, scores, partial_eval=True)
+    (score,) = scores.rglob(f"BFCL_v4_{category}_score.json")
+    wrong = {json.loads(line)["id"] for line in score.read_text().splitlines()[1:]}
+    return {name: name not in wrong for name in ids}
+
+
+def result_of(message: dict[str, Any]) -> Any:
+    """A reply as BFCL's own handler of a model with tools keeps it."""
+    calls = message.get("tool_calls") or []
+    made = [{one["function"]["name"]: one["function"]["arguments"]} for one in calls]
+    return made or message.get("content") or ""
 
 
 def refusal(name: str, split: str = "val", **options: Any) -> str:
@@ -50,6 +87,12 @@ async def main(base_url: str, key: str) -> None:
             rollouts = [environment.rollout(model, one, seed=1, max_tokens=64) for one in scenarios]
             played = await asyncio.gather(*rollouts)
             found[f"{category}/{reply}"] = [record(one) for one in played]
+    with TemporaryDirectory() as folder, variable_set("OPENAI_API_KEY", "none"):
+        asked = {name: found[name] for name in found if name.partition("/")[0] in EVALUATED}
+        found["evaluated"] = {
+            name: evaluated(Path(folder, name), name.partition("/")[0], played)
+            for name, played in asked.items()
+        }
     environment = find_environment(f"bfcl:{TURNS}", val=3)
     for reply in ("right", "right again", "none", "name", "broken", "forbidden", "endless"):
         model = art.Model(name="turns", project="p", inference_model_name=f"{TURNS}/{reply}",

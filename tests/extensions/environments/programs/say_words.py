@@ -14,14 +14,13 @@ class WordData(vf.TaskData):
 class WordTask(vf.Task[WordData]):
     @vf.reward(weight=2.0)
     async def exact(self, trace: vf.Trace) -> float:
-        said = trace.root_reply or ""
         if self.data.word == "red":
             raise ValueError("red is not scored")
-        return 0.5 + 0.5 * float(self.data.word in said)
+        return 0.5 + 0.5 * float(self.data.word in trace.last_reply)
 
     @vf.metric
     async def length(self, trace: vf.Trace) -> float:
-        return float(len(trace.root_reply or ""))
+        return float(len(trace.last_reply))
 
 
 class WordTaskset(vf.Taskset[WordTask]):

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import verifiers.v1 as vf
-from verifiers.v1.configs.client import TrainClientConfig
+from verifiers.v1.configs.client import EvalClientConfig, TrainClientConfig
 
 import art
 from art.environments.adapters.registry import find_environment
@@ -81,6 +81,34 @@ async def rendered(model: art.TrainableModel, tokenizer: str) -> dict[str, Any]:
         "named": [turn.model_extra["sample_id"] for turn in scope.trajectory.messages_and_choices[1:]],
         "sample_id": sample["sample_id"],
     }
+
+
+async def compared(backend: Any) -> dict[str, Any]:
+    """The reward of each task here and by verifiers alone, for the greedy reply of one model."""
+    model = art.TrainableModel(name="player", project="tasksets", base_model="art/nano-games")
+    await model.register(backend)
+    environment = find_environment(NAME, harness="null")
+    found: dict[str, Any] = {}
+    with variable_set("EVAL_API_KEY", str(model.inference_api_key)):
+        client = EvalClientConfig(base_url=str(model.inference_base_url), api_key_var="EVAL_API_KEY")
+        config = vf.AgentConfig(
+            harness={"id": "null"},
+            runtime={"type": "subprocess"},
+            model=model.get_inference_name(),
+            client=client,
+            sampling={"temperature": 0.0, "max_tokens": 40},
+        )
+        for scenario in (*environment.scenarios("train"), *environment.scenarios("val")):
+            task = environment._tasks[scenario.data["task"]]
+            trace = await vf.Agent(config).run(task)
+            ours = await environment.rollout(model, scenario, temperature=0.0, max_tokens=40)
+            found[task.data.word] = {
+                "ours": None if isinstance(ours.reward, art.Unscored) else ours.reward,
+                "said": ours.messages()[-1]["content"],
+                "library": None if trace.errors else trace.reward,
+                "library_said": trace.last_reply,
+            }
+    return found
 
 
 async def learned(model: art.TrainableModel) -> dict[str, Any]:
@@ -171,6 +199,7 @@ async def main(base_url: str, key: str, tokenizer: str) -> None:
         "splits": {split: [one.id for one in environment.scenarios(split)] for split in ("train", "val")},
         "null": await played(model, "null"),
         "bash": await played(model, "bash", max_turns=3),
+        "compared": await compared(backend),
         "sheet": await learned(model),
         "rendered": await rendered(model, tokenizer),
         "unknown": refused("verifiers:no_such_taskset"),

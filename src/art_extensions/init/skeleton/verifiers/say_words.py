@@ -16,7 +16,7 @@ class WordData(vf.TaskData):
 class WordTask(vf.Task[WordData]):
     @vf.reward
     async def exact(self, trace: vf.Trace) -> float:
-        said = (trace.root_reply or "").strip()
+        said = trace.last_reply
         return 0.5 * (said in WORDS) + 0.5 * (said == self.data.word)
 
 
