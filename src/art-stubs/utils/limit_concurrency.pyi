@@ -1,5 +1,5 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.retrying import limit_concurrency as limit_concurrency
+from art_extensions.compat.call_decorators import limit_concurrency as limit_concurrency
 
 __all__ = ["limit_concurrency"]
 

@@ -1,5 +1,5 @@
 # Written by tests/promises/compat/make_stubs.py of art.compat.import_paths.
-from art.retrying import log_http_errors as log_http_errors
+from art_extensions.compat.call_decorators import log_http_errors as log_http_errors
 
 __all__ = ["log_http_errors"]
 

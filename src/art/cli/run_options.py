@@ -190,7 +190,7 @@ def show_report(console: Console, report: RunReport, json_file: Path | None) -> 
     """Prints the report on the terminal, and writes it as JSON if requested."""
     from rich.markdown import Markdown
 
-    console.print(Markdown(report.to_markdown()))
+    console.print(Markdown(report.to_markdown()), soft_wrap=False)
     console.print(f"\n{report.folder / 'report.md'}", markup=False)
     if json_file is not None:
         write_json(json_file, report.to_dict())

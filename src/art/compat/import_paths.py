@@ -133,7 +133,7 @@ PATHS: Mapping[str, str | Names] = {
     "art.client.request_logs": "art_extensions.logs.request_logs",
     "art.client.storage.bucket_pull": "art_extensions.buckets.bucket_pull",
     "art.client.storage.bucket_push": "art_extensions.buckets.bucket_push",
-    "art.concurrency": "art.retrying",
+    "art.concurrency": "art_extensions.compat.call_decorators",
     "art.environments.adapters.reasoning_gym": "art_extensions.environments.reasoning_gym",
     "art.environments.mcp": _MCP,
     "art.environments.mcp.servers": "art_extensions.testing.mcp_servers",
@@ -388,7 +388,8 @@ PATHS: Mapping[str, str | Names] = {
     "art.ui": "art_extensions.ui",
     "art.utils": names(
         "art_extensions.sft_data.datasets:iterate_dataset",
-        "art.retrying:limit_concurrency log_http_errors retry",
+        "art.retrying:retry",
+        "art_extensions.compat.call_decorators:limit_concurrency log_http_errors",
         "art.tracking.folders:get_model_step",
         "art_extensions.compat.provenance:record_provenance",
         "art.trajectories:format_message",
@@ -453,9 +454,9 @@ PATHS: Mapping[str, str | Names] = {
     "art.utils.lifecycle": names(
         instead="`art.LocalBackend` ends its server by itself, and nothing outlives the program"
     ),
-    "art.utils.limit_concurrency": names("art.retrying:limit_concurrency"),
+    "art.utils.limit_concurrency": names("art_extensions.compat.call_decorators:limit_concurrency"),
     "art.utils.litellm": names("art_extensions.compat.litellm_choices:convert_litellm_choice_to_openai"),
-    "art.utils.log_http_errors": names("art.retrying:log_http_errors"),
+    "art.utils.log_http_errors": names("art_extensions.compat.call_decorators:log_http_errors"),
     "art.utils.logging": names("art_extensions.compat.coloured_lines:_C _ts dim err info ok step warn"),
     "art.utils.model_config": names(
         instead=("nothing needs them: what the assistant said is known by its tokens, not found by markers")

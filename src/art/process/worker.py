@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
+import psutil
 
 from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerStalledError
 from art.process.environment import inherited_variables
@@ -36,6 +37,8 @@ from art.process.threads import thread_variables
 
 _log = logging.getLogger(__name__)
 _DUMP_SECONDS = 0.5
+_STOPPED_S = 40
+"""A process that a signal stopped goes on within so long, or is not waited for."""
 
 START_SETTING = "control.start"
 """The server's setting that is a worker's `start_deadline`, for messages."""
@@ -287,9 +290,14 @@ class Worker:
         # It may have died already: its end is told below. (uvloop raises RuntimeError for a closed pipe.)
         with contextlib.suppress(OSError, RuntimeError):
             stdin.write(line.encode())
+        reading, looks = asyncio.ensure_future(self._ready_line(stdout)), 0
         try:
             async with asyncio.timeout(self.spec.start_deadline):
-                ready = await self._ready_line(stdout)
+                while not (await asyncio.wait({reading}, timeout=1.0))[0]:
+                    looks = looks + 1 if self._is_stopped() else 0
+                    if looks >= _STOPPED_S:
+                        raise WorkerStalledError(f"{self.label} was stopped (SIGSTOP) while it started")
+                ready = reading.result()
         except TimeoutError as error:
             await self.dump_stacks()
             raise DeadlineError(
@@ -297,6 +305,8 @@ class Worker:
                 f"(setting {START_SETTING}: give a slow machine or a large model more); "
                 f"log: {self.spec.log_path}\n{self.tail()}".rstrip()
             ) from error
+        finally:
+            reading.cancel()
         # A worker that prints must not block on a full pipe, and what it prints belongs to its log.
         self._copies.append(asyncio.create_task(self._log.follow(stdout)))
         host = str(self.spec.config.get("host", "127.0.0.1"))
@@ -308,6 +318,12 @@ class Worker:
             verify=no_tls(),
         )
         _log.info("worker %s is ready: pid %d, port %s", self.spec.name, self.pid, ready["port"])
+
+    def _is_stopped(self) -> bool:
+        try:
+            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+        except psutil.NoSuchProcess:
+            return False
 
     async def _ready_line(self, stdout: asyncio.StreamReader) -> dict[str, Any]:
         while line := await stdout.readline():

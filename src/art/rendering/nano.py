@@ -236,11 +236,6 @@ class NanoRenderer:
         self._thought_begun = lru_cache(maxsize=256)(self._ends_in_reasoning)
         self._unchecked = CHECKED_PROMPTS
 
-    @property
-    def is_prefix_stable(self) -> bool:
-        """True: a completed conversation's ids are a prefix of those of every extension."""
-        return True
-
     def render(
         self,
         messages: list[Any],

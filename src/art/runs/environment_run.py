@@ -124,7 +124,7 @@ class EnvironmentReport(RunReport):
     VERDICTS: ClassVar[Mapping[Verdict, str]] = {
         "better": "The reward is higher after training",
         "worse": "The reward is lower after training",
-        "no difference shown": "No difference that {count} validation {noun}s could show",
+        "no difference shown": "No difference could be shown (validation {noun}s: {count})",
         "not judged": "No {noun} has a reward both before and after",
     }
     SCORE: ClassVar[str] = "reward"

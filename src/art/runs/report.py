@@ -111,7 +111,7 @@ class RunReport:
     VERDICTS: ClassVar[Mapping[Verdict, str]] = {
         "better": "The judge prefers the rollouts after training",
         "worse": "The judge prefers the rollouts from before training",
-        "no difference shown": "No difference that {count} test {noun}s could show",
+        "no difference shown": "No difference could be shown (test {noun}s: {count})",
         "not judged": "Nothing was judged, so nothing is known",
     }
     SCORE: ClassVar[str] = "judge, both side by side"

@@ -135,7 +135,7 @@ class PoliciesCommand:
             report = await self._run(found, options, console)
         finally:
             await found.close()
-        console.print(Markdown(report.to_markdown()))
+        console.print(Markdown(report.to_markdown()), soft_wrap=False)
         console.print(f"\n{report.folder / 'report.md'}", markup=False)
         if json_file is not None:
             write_json(json_file, report.to_dict())

@@ -83,7 +83,7 @@ class RolesStep:
     rewards: Mapping[str, float | None]
     """The mean reward of each role; None where no episode gave one."""
     trained: Sequence[str]
-    """The names of the models that were trained."""
+    """The names of the models that were trained. A model whose groups had equal rewards is none of them."""
     failed: int
     """Episodes that failed; each is a failed rollout of every role."""
 
@@ -239,8 +239,11 @@ async def train_policies(
         for model, roles in learners:
             if await model.get_step() > step:
                 continue
-            await model.train([one for role in roles for one in groups[role]], config=config, **options)
-            trained.append(model.name)
+            result = await model.train(
+                [one for role in roles for one in groups[role]], config=config, **options
+            )
+            if result.metrics.get("data/sheet/trained_rollouts"):
+                trained.append(model.name)
         rewards = {role: _mean_reward(groups[role]) for role in environment.roles}
         failed = sum(len(one.exceptions) for one in groups[environment.roles[0]])
         made.append(RolesStep(step=step + 1, rewards=rewards, trained=trained, failed=failed))

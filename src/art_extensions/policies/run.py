@@ -149,7 +149,8 @@ class PoliciesReport:
         names = list(self.roles)
         rewards = [[row["step"], *(shown(row["rewards"][name]) for name in names)] for row in self.steps]
         rows = [
-            [*map(str, row), ", ".join(one["trained"])] for row, one in zip(rewards, self.steps, strict=True)
+            [*map(str, row), ", ".join(one["trained"]) or "none"]
+            for row, one in zip(rewards, self.steps, strict=True)
         ]
         return "\n".join(
             [
@@ -332,7 +333,9 @@ def step_line(step: RolesStep, steps: int) -> str:
         for role, reward in step.rewards.items()
     ]
     failed = f"; {step.failed} episodes failed" if step.failed else ""
-    return f"step {step.step}/{steps}: {', '.join(rewards)}; trained {', '.join(step.trained)}{failed}"
+    return (
+        f"step {step.step}/{steps}: {', '.join(rewards)}; trained {', '.join(step.trained) or 'none'}{failed}"
+    )
 
 
 def evaluation_line(steps: Mapping[str, int], rewards: Mapping[str, Mapping[str, Any] | None]) -> str:

@@ -25,7 +25,9 @@ class RepeatGame:
 
     def __init__(self, broken: str = "") -> None:
         self.broken = broken
-        """What is wrong: "no val", or an episode of the first scenario: "fails", "half", "hangs"."""
+        """What is wrong: "no val", "equal" rewards, or an episode of the first scenario: "fails", "half",
+        "hangs".
+        """
         self.closed = False
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
@@ -66,6 +68,9 @@ class RepeatGame:
             "red": red.finish(scenario, reward=VALUES.get(said, 0.0), metrics={"maybe": said == "maybe"}),
             "blue": blue.finish(scenario, reward=float(repeated), metrics={"repeated": repeated}),
         }
+        if self.broken == "equal":
+            for one in played.values():
+                one.reward = 0.5
         return {"red": played["red"]} if self.broken == "half" else played
 
     async def close(self) -> None:

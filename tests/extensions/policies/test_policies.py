@@ -96,7 +96,7 @@ async def test_two_policies_learn_together_and_one_against_the_frozen_other(tmp_
         assert sum(curve[-2:]) / 2 > curve[0] + 0.2, (role, curve)
     untrained = [float(one.rewards["red"] or 0) for one in against]
     assert max(untrained) < 0.75, "the frozen red goes on as it began"
-    assert [one.trained for one in against] == [["alone"]] * 8
+    assert against[0].trained == ["alone"] and all(one.trained in (["alone"], []) for one in against)
 
 
 @pytest.mark.slow
@@ -108,6 +108,9 @@ async def test_one_model_may_have_several_roles(tmp_path: Path) -> None:
         assert step.trained == ["both"] and await both.get_step() == 1
         parts = [part for one in recorded(both, 1) for part in one.reward_parts]
         assert sorted(parts) == ["maybe"] * 16 + ["repeated"] * 16
+        alike = RepeatGame("equal")
+        (second,) = await train_policies(alike, {"red": both, "blue": both}, steps=2, **OPTIONS)
+        assert second.trained == [] and await both.get_step() == 2, "the step is made, and nothing is trained"
 
 
 def answer(body: Any) -> str:

@@ -104,7 +104,7 @@ async def test_a_gain_that_may_be_chance_is_not_called_one() -> None:
     assert both.judged is not None and both.judged.mean > 0
     told = report(both)
     assert told.verdict == "no difference shown" and (both.wins, both.losses) == (2, 2)
-    assert "No difference that 4 test inputs could show" in told.to_markdown()
+    assert "No difference could be shown (test inputs: 4)" in told.to_markdown()
     assert any("4 test inputs are few" in text for text in told.cautions)
 
 

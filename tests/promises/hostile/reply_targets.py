@@ -47,7 +47,7 @@ def teacher_reply(content: bytes, place: Place) -> object:
 def server_reply(content: bytes, place: Place) -> object:
     """An error that whatever stands before a server (a proxy, another program) answers."""
     from art.client.http.connection import _body
-    from art.retrying import _error_detail
+    from art_extensions.compat.call_decorators import _error_detail
 
     reply = httpx.Response(502, content=content)
     return _body(reply), asyncio.run(_error_detail(reply))

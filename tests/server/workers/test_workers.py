@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerError, WorkerStalledError
+from art.process import worker as worker_module
 from art.process.files import WorkerLog
 from art.process.worker import Worker, WorkerSpec, module_command
 from art.server.workers.supervisor import RestartPolicy, Supervisor
@@ -79,6 +80,39 @@ async def test_a_worker_that_is_never_ready_is_killed_at_its_deadline(spec: Spec
         await Worker.start(spec("never ready", start_deadline=1.5, stop_deadline=0.2))
     children = set(psutil.Process().children()) - others
     assert not [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def stopped_child(others: set[psutil.Process]) -> psutil.Process | None:
+    """A new child, which gets SIGSTOP."""
+    for child in set(psutil.Process().children()) - others:
+        child.suspend()
+        return child
+    return None
+
+
+async def test_a_worker_that_is_stopped_while_it_starts_is_not_waited_for(
+    spec: Specs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_STOPPED_S", 2)
+    others = set(psutil.Process().children())
+    starting = asyncio.create_task(Worker.start(spec("never ready", start_deadline=DEADLINE_S)))
+    await until(lambda: stopped_child(others) is not None)
+    with pytest.raises(WorkerStalledError, match=r"'echo' \(pid \d+\) was stopped \(SIGSTOP\) while it"):
+        await starting
+    children = set(psutil.Process().children()) - others
+    assert not [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+
+async def test_a_worker_that_goes_on_after_a_stop_starts(spec: Specs) -> None:
+    others = set(psutil.Process().children())
+    starting = asyncio.create_task(Worker.start(spec()))
+    await until(lambda: stopped_child(others) is not None)
+    (child,) = set(psutil.Process().children()) - others
+    await asyncio.sleep(1.5)
+    child.resume()
+    worker = await starting
+    assert (await worker.probe())["pid"] == child.pid
+    await worker.stop()
 
 
 async def test_a_worker_that_prints_is_not_blocked_by_a_full_pipe(spec: Specs) -> None:
@@ -164,6 +198,7 @@ def test_a_log_is_bounded(tmp_path: Path) -> None:
 PARENT = """
 import asyncio, sys
 from pathlib import Path
+from art.process import worker as worker_module
 from art.process.worker import Worker, WorkerSpec, module_command
 
 async def main():
