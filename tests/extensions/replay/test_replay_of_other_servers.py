@@ -33,8 +33,11 @@ def digests(data_dir: Path) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_a_step_of_two_ranks_is_bit_equal_by_two_ranks_that_were_killed(tmp_path: Path) -> None:
-    asyncio.run(make_short_run(tmp_path, trainer={"ranks": 2}))
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
+def test_a_step_of_two_ranks_is_bit_equal_by_two_ranks_that_were_killed(
+    tmp_path: Path, sharding: str
+) -> None:
+    asyncio.run(make_short_run(tmp_path, trainer={"ranks": 2, "sharding": sharding}))
     before = digests(tmp_path)
     done = replay(tmp_path, "--kill-at", "before-commit", "--json")
     found = json.loads(done.output)
