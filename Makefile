@@ -99,9 +99,11 @@ AGENTS = tests/extensions/agent_apis/coding_agents
 	.venv-openhands/bin/python $(INSTALL) --no-deps openhands-tools==1.58.2  # a terminal and an editor need none of its browser's libraries
 	@$(FINISH)
 
-.venv-tinker/.installed: tests/extensions/tinker/requirements.txt
+.venv-tinker/.installed: tests/extensions/tinker/requirements.txt tests/extensions/tinker/older_releases.txt
 	$(PYTHON) -m venv .venv-tinker
 	.venv-tinker/bin/python $(INSTALL) --requirement tests/extensions/tinker/requirements.txt
+	rm -rf .venv-tinker/older
+	for one in $$(cat tests/extensions/tinker/older_releases.txt); do .venv-tinker/bin/python $(INSTALL) --no-deps --target .venv-tinker/older/$$one tinker==$$one || exit 1; done
 	@$(FINISH)
 
 .venv-cookbook/.installed: tests/extensions/tinker/recipes/requirements-cookbook.txt

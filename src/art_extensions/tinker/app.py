@@ -39,6 +39,12 @@ from art_extensions.tinker.custom_loss.loss_graph import CreateCustomLoss, check
 from art_extensions.tinker.external import external_routes
 from art_extensions.tinker.forward_backward import read_envelope
 from art_extensions.tinker.listings import listing_routes
+from art_extensions.tinker.older_clients import (
+    JSON_BATCH,
+    batch_as_json,
+    pack_json,
+    samples_as_json,
+)
 from art_extensions.tinker.records import (
     Asked,
     CopyWeights,
@@ -61,12 +67,12 @@ from art_extensions.tinker.records import (
     SessionAsked,
 )
 from art_extensions.tinker.refusals import refusal
+from art_extensions.tinker.run_settings import lora_of
 from art_extensions.tinker.runs import (
     LARGEST_BATCH,
     TrainingRuns,
     find_run,
     find_session,
-    lora_of,
     require_open,
 )
 from art_extensions.tinker.samples import SampleFutures
@@ -123,7 +129,12 @@ class TinkerRoutes:
 
     async def client_config(self, request: Request) -> Response:
         await self.owner(request)
-        flags = {"proto_compress_fwdbwd": True, "sample_join_sampling_session": True}
+        # Releases up to 0.22 send JSON where the first of these is not set.
+        flags = {
+            "proto_write_fwdbwd": True,
+            "proto_compress_fwdbwd": True,
+            "sample_join_sampling_session": True,
+        }
         # Where torch is missing here, as beside a server elsewhere, the client computes its losses itself.
         return JSONResponse({**flags, "custom_loss_server_side": is_installed("torch")})
 
@@ -221,15 +232,39 @@ class TinkerRoutes:
         )
         return future(await self.runs.submit(queued, run), model_id=run_id)
 
+    async def unload_model(self, request: Request) -> Response:
+        """Clients up to release 0.25 end a run so."""
+        owner, asked = await self.owner(request), await read(request, ModelAsked)
+        run = await self.store.run(lambda tables: find_run(tables, asked.model_id, owner))
+        return future(await self.runs.unload(run), model_id=run.run_id)
+
+    async def forward(self, request: Request) -> Response:
+        """Clients up to release 0.22 ask for logprobs alone so."""
+        return await self._queue_json(request, forward_only=True)
+
     async def forward_backward(self, request: Request) -> Response:
+        kind = request.headers.get("content-type", "")
+        if kind.startswith("application/json"):
+            return await self._queue_json(request, forward_only=False)
         owner = await self.owner(request)
         body, encoding = await read_bytes(request), request.headers.get("content-encoding", "")
-        kind = request.headers.get("content-type", "")
+        return await self._queue_batch(owner, body, kind, encoding, "forward_backward")
+
+    async def _queue_json(self, request: Request, *, forward_only: bool) -> Response:
+        owner, body = await self.owner(request), await read_bytes(request)
+        packed = await asyncio.to_thread(pack_json, body, forward_only=forward_only)
+        return await self._queue_batch(owner, packed, PROTOBUF, "", JSON_BATCH)
+
+    async def _queue_batch(self, owner: str, body: bytes, sent_as: str, encoding: str, kind: str) -> Response:
         envelope = await asyncio.to_thread(
-            read_envelope, body, content_type=kind, content_encoding=encoding or None, largest=LARGEST_BATCH
+            read_envelope,
+            body,
+            content_type=sent_as,
+            content_encoding=encoding or None,
+            largest=LARGEST_BATCH,
         )
         stored = encoding.encode() + b"\0" + body
-        return await self._submit(owner, envelope.model_id, envelope.seq_id, "forward_backward", stored)
+        return await self._submit(owner, envelope.model_id, envelope.seq_id, kind, stored)
 
     async def create_custom_loss(self, request: Request) -> Response:
         """Keeps a loss, whose graph is checked here."""
@@ -357,7 +392,8 @@ class TinkerRoutes:
     async def retrieve_future(self, request: Request) -> Response:
         """The outcome, or that it is not there yet: after a while, and at once when this process ends."""
         owner, asked = await self.owner(request), await read(request, RetrieveFuture)
-        outcome = asyncio.create_task(self._outcome(owner, asked))
+        plain = request.headers.get("accept") == "application/json"
+        outcome = asyncio.create_task(self._outcome(owner, asked, plain=plain))
         closing = asyncio.create_task(self.closing.wait())
         try:
             await asyncio.wait({outcome, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -366,7 +402,8 @@ class TinkerRoutes:
             outcome.cancel()
             closing.cancel()
 
-    async def _outcome(self, owner: str, asked: RetrieveFuture) -> Response:
+    async def _outcome(self, owner: str, asked: RetrieveFuture, *, plain: bool) -> Response:
+        """plain: the client takes no protobuf."""
         sample = self.samples.find(owner, asked.request_id)
         if sample is not None:
             with contextlib.suppress(TimeoutError):
@@ -374,6 +411,8 @@ class TinkerRoutes:
                     await sample.done.wait()
             if not sample.done.is_set():
                 return pending(asked.request_id)
+            if plain and not sample.failed:
+                return ended(await asyncio.to_thread(samples_as_json, sample.result), protobuf=False)
             return ended(sample.result, protobuf=not sample.failed)
         if ":sample:" in asked.request_id:
             raise ServerError("the server was started again: ask for the sample anew", status=410)
@@ -385,8 +424,10 @@ class TinkerRoutes:
         found = await self.runs.retrieve(owner, asked.request_id, POLL_S)
         if found is None:
             return pending(asked.request_id)
-        protobuf = found.kind == "forward_backward" and found.state == "done"
-        return ended(found.result or b"{}", protobuf=protobuf)
+        is_batch = found.kind in ("forward_backward", JSON_BATCH) and found.state == "done"
+        if is_batch and (plain or found.kind == JSON_BATCH):
+            return ended(await asyncio.to_thread(batch_as_json, found.result or b""), protobuf=False)
+        return ended(found.result or b"{}", protobuf=is_batch)
 
     async def cancel_future(self, request: Request) -> Response:
         owner, asked = await self.owner(request), await read(request, RequestAsked)
@@ -437,8 +478,7 @@ async def tokenizer_of(base_model: str) -> str:
     return (await with_folder(resolve_base(base_model), lambda _: None)).source
 
 
-def make_app(routes: TinkerRoutes) -> Starlette:
-    """The application. It owns the store, the runs and the sessions: they end with it."""
+def _paths(routes: TinkerRoutes) -> list[Route]:
     posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "client/config": routes.client_config,
         "client/dynamic_config": routes.dynamic_config,
@@ -448,7 +488,9 @@ def make_app(routes: TinkerRoutes) -> Starlette:
         "sessions/{session_id}/finish": routes.finish,
         "create_model": routes.create_model,
         "create_custom_loss": routes.create_custom_loss,
+        "forward": routes.forward,
         "forward_backward": routes.forward_backward,
+        "unload_model": routes.unload_model,
         "optim_step": routes.queued("optim_step", OptimStep),
         "save_weights": routes.queued("save_weights", SaveWeights),
         "save_weights_for_sampler": routes.queued("save_weights_for_sampler", SaveForSampler),
@@ -468,6 +510,15 @@ def make_app(routes: TinkerRoutes) -> Starlette:
         "samplers/{sampler_id}": routes.get_sampler,
     }
 
+    return [
+        *(Route(f"/api/v1/{path}", handler, methods=["POST"]) for path, handler in posts.items()),
+        *(Route(f"/api/v1/{path}", handler, methods=["GET"]) for path, handler in gets.items()),
+    ]
+
+
+def make_app(routes: TinkerRoutes) -> Starlette:
+    """The application. It owns the store, the runs and the sessions: they end with it."""
+
     @contextlib.asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
         await routes.sessions.start()
@@ -485,8 +536,7 @@ def make_app(routes: TinkerRoutes) -> Starlette:
     return Starlette(
         lifespan=life,
         routes=[
-            *(Route(f"/api/v1/{path}", handler, methods=["POST"]) for path, handler in posts.items()),
-            *(Route(f"/api/v1/{path}", handler, methods=["GET"]) for path, handler in gets.items()),
+            *_paths(routes),
             *listing_routes(routes.store, routes.owner, routes.keys),
             *external_routes(routes.store, routes.owner, routes.keys),
             *(

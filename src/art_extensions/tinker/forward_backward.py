@@ -131,7 +131,7 @@ def _of_protobuf(body: bytes, content_type: str) -> bytes:
     if kind not in PROTOBUF_TYPES:
         raise refusal(
             f"The body is {kind or 'of no type'!r}; forward_backward takes protobuf "
-            f"({PROTOBUF_TYPES[0]}) alone, as the tinker SDK 0.38 sends it.",
+            f"({PROTOBUF_TYPES[0]}), and of older clients JSON.",
             param=None,
         )
     return body

@@ -62,14 +62,16 @@ class RunAsked(ModelAsked):
 
 
 class AdamAsked(Asked):
-    """AdamW, as `torch.optim.AdamW` has it. A `grad_clip_norm` of 0 clips nothing."""
+    """AdamW, as `torch.optim.AdamW` has it. A `grad_clip_norm` of 0 clips nothing. Clients up to release 0.16
+    leave out what has the value that stands here.
+    """
 
     learning_rate: Annotated[FiniteFloat, Field(ge=0)]
-    beta1: Annotated[float, Field(ge=0, lt=1)]
-    beta2: Annotated[float, Field(ge=0, lt=1)]
-    eps: Annotated[FiniteFloat, Field(gt=0)]
-    weight_decay: Annotated[FiniteFloat, Field(ge=0)]
-    grad_clip_norm: Annotated[FiniteFloat, Field(ge=0)]
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    eps: Annotated[FiniteFloat, Field(gt=0)] = 1e-12
+    weight_decay: Annotated[FiniteFloat, Field(ge=0)] = 0.0
+    grad_clip_norm: Annotated[FiniteFloat, Field(ge=0)] = 0.0
 
 
 class OptimStep(RunAsked):

@@ -14,9 +14,8 @@ import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
-
-from pydantic import ValidationError
 
 from art.batch.encode import encode_arrays
 from art.errors import (
@@ -28,7 +27,6 @@ from art.errors import (
     TokenMismatchError,
 )
 from art.wire.gradients import GRADIENTS_LOST, MakeStepRequest
-from art.wire.records import first_flaw
 from art.wire.training import GradientUse, LoraSpec, OptimizerSpec, TrainRequest
 from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.batches import LossBatch, loss_batch, per_datum
@@ -46,8 +44,8 @@ from art_extensions.tinker.forward_backward import (
     read_forward_backward,
 )
 from art_extensions.tinker.loss_functions import CUSTOM
+from art_extensions.tinker.older_clients import JSON_BATCH
 from art_extensions.tinker.records import (
-    AdamAsked,
     Asked,
     LoadWeights,
     LoraAsked,
@@ -58,6 +56,7 @@ from art_extensions.tinker.records import (
 )
 from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.run_records import record_step
+from art_extensions.tinker.run_settings import adam_of
 from art_extensions.tinker.saved_weights import (
     EXTERNAL,
     adapter_files,
@@ -68,6 +67,7 @@ from art_extensions.tinker.saved_weights import (
 )
 from art_extensions.tinker.store import (
     COPY,
+    UNLOADED,
     KeptLoss,
     QueuedRequest,
     Run,
@@ -85,10 +85,8 @@ LARGEST_BATCH = 64 * 1024 * 1024
 """Bytes of a decompressed batch."""
 UNCLIPPED = 1e30
 """A gradient norm that is never reached."""
-ALPHA = 32.0
-"""Tinker's, whatever the rank."""
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-MLP = ("gate_proj", "up_proj", "down_proj")
+_NEVER = MappingProxyType({COPY: "is a copy", UNLOADED: "was unloaded"})
+"""The number of a run's next request, where none is ever carried out."""
 _PLACE = OptimizerSpec(learning_rate=None)
 """A batch that moves nothing has to name an optimizer."""
 
@@ -127,6 +125,7 @@ class TrainingRuns:
             "load_new": self._load_new,
             "load_weights": self._load,
             "forward_backward": self._gradient,
+            JSON_BATCH: self._gradient,
             "optim_step": self._step,
             "save_weights": self._save,
             "save_weights_for_sampler": self._save_for_sampler,
@@ -150,8 +149,9 @@ class TrainingRuns:
             if run is not None:
                 tables.add(run)
             known = find_run(tables, request.run_id, request.owner)
-            if known.next_seq == COPY:
-                raise refusal(f"{known.run_id} is a copy: create a training client from its weights")
+            if known.next_seq in _NEVER:
+                how = _NEVER[known.next_seq]
+                raise refusal(f"{known.run_id} {how}: create a training client from its weights")
             require_open(tables, known.session_id, request.owner)
             tables.add(request)
             tables.change(Run, {"run_id": request.run_id}, used_at=now())
@@ -184,18 +184,46 @@ class TrainingRuns:
 
     async def end_session(self, session_id: str) -> None:
         """Frees what the runs of an ended session hold. Saved weights stay."""
-        runs = await self._store.run(lambda tables: tables.select(Run, session_id=session_id))
-        for run in runs:
-            if (worker := self._workers.pop(run.run_id, None)) is not None:
-                worker.cancel()
-                await asyncio.gather(worker, return_exceptions=True)
-            await self._store.run(partial(_give_up, run_id=run.run_id))
-            for request_id in [one for one in self._ends if one.startswith(f"{run.run_id}:")]:
-                self._ends[request_id].set()
-            try:
-                await self._free(run)
-            except ARTError as error:
-                _log.warning("run %s was not freed: %s", run.run_id, error)
+        for run in await self._store.run(lambda tables: tables.select(Run, session_id=session_id)):
+            await self._end(run, "the session has ended")
+
+    async def unload(self, run: Run) -> str:
+        """Frees what a run holds before its session ends; it takes no further request. Returns the request
+        that has the outcome, also of a run that was unloaded already.
+        """
+        name = f"{run.run_id}:unload"
+        done = QueuedRequest(
+            request_id=name,
+            owner=run.owner,
+            run_id=run.run_id,
+            seq=UNLOADED,
+            kind="unload_model",
+            body=None,
+            state="done",
+            result=_json(model_id=run.run_id, type="unload_model"),
+            created_at=now(),
+        )
+
+        def write(tables: Tables) -> None:
+            tables.change(Run, {"run_id": run.run_id}, next_seq=UNLOADED)
+            if tables.find(QueuedRequest, request_id=name) is None:
+                tables.add(done)
+
+        await self._end(run, "the run was unloaded")
+        await self._store.run(write)
+        return name
+
+    async def _end(self, run: Run, why: str) -> None:
+        if (worker := self._workers.pop(run.run_id, None)) is not None:
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
+        await self._store.run(partial(_give_up, run_id=run.run_id, why=why))
+        for request_id in [one for one in self._ends if one.startswith(f"{run.run_id}:")]:
+            self._ends[request_id].set()
+        try:
+            await self._free(run)
+        except ARTError as error:
+            _log.warning("run %s was not freed: %s", run.run_id, error)
 
     async def _free(self, run: Run) -> None:
         server = await self._server_of(run.owner)
@@ -354,7 +382,7 @@ class TrainingRuns:
             await send(batch, "add")
 
     async def _step(self, run: Run, request: QueuedRequest) -> Done:
-        adam = _adam_of(_read(OptimStep, request))
+        adam = adam_of(_read(OptimStep, request))
         earlier, kept = await self._store.run(
             lambda tables: (_added(tables, run.run_id), keep_saved_steps(tables, run.name))
         )
@@ -479,23 +507,6 @@ def require_open(tables: Tables, session_id: str, owner: str) -> TinkerSession:
     return session
 
 
-def lora_of(asked: LoraAsked) -> LoraSpec:
-    """The adapter that a program asks for. Raises RequestError where none of its parts can be trained.
-
-    The output layer is not adapted here, whatever `train_unembed` says.
-    """
-    if asked.train_attn and asked.train_mlp:
-        return LoraSpec(r=asked.rank, alpha=ALPHA)
-    targets = [*(ATTENTION if asked.train_attn else ()), *(MLP if asked.train_mlp else ())]
-    if not targets:
-        raise refusal(
-            "train_unembed alone trains nothing here: the output layer is not adapted. Set train_attn or "
-            "train_mlp",
-            param="lora_config",
-        )
-    return LoraSpec(r=asked.rank, alpha=ALPHA, targets=targets)
-
-
 def _next(tables: Tables, run_id: str) -> tuple[Run, QueuedRequest | None]:
     run = tables.find(Run, run_id=run_id)
     if run is None:
@@ -518,8 +529,8 @@ def _replace(tables: Tables, saved: SavedCheckpoint) -> None:
     tables.add(saved)
 
 
-def _give_up(tables: Tables, run_id: str) -> None:
-    failed = failure_of(refusal("the session has ended"))
+def _give_up(tables: Tables, run_id: str, why: str) -> None:
+    failed = failure_of(refusal(why))
     tables.change(QueuedRequest, {"run_id": run_id, "state": "waiting"}, state="failed", result=failed)
     tables.change(QueuedRequest, {"run_id": run_id}, body=None, added=False)
 
@@ -563,17 +574,6 @@ def _refuse_foreign(asked: LoadWeights) -> None:
         raise refusal("weights_access_token is not supported: publish the weights, or use their own key")
     if asked.optimizer_config is not None and asked.optimizer_config.type != "adamw":
         raise refusal(f"optimizer {asked.optimizer_config.type!r} is not supported: this server has AdamW")
-
-
-def _adam_of(asked: OptimStep) -> AdamAsked:
-    """Raises RequestError for another optimizer, and for values that are none."""
-    if asked.adam_params is None:
-        kind = (asked.optimizer_params or {}).get("type")
-        raise refusal(f"optim_params are of {kind!r}: this server has AdamW, send AdamParams")
-    try:
-        return AdamAsked.model_validate(asked.adam_params)
-    except ValidationError as error:
-        raise refusal(f"optim_params: {first_flaw(error)}") from error
 
 
 def _seed(run: Run) -> int:

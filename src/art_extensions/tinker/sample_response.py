@@ -18,7 +18,7 @@ from art_extensions.tinker.tensors import (
     write_sparse_floats,
 )
 
-_NO_LOGPROB = -99999.0
+NO_LOGPROB = -99999.0
 """The filler, beside id 0, of a place of a table that has no token."""
 _STOP_REASONS = {"stop": messages.STOP_REASON_STOP, "length": messages.STOP_REASON_LENGTH}
 
@@ -104,7 +104,7 @@ def _sequence(one: AnswerSequence) -> messages.SampledSequence:
 def _table(positions: TopTokens) -> messages.TopkLogprobs:
     k = max((len(one) for one in positions if one is not None), default=0)
     ids = np.zeros((len(positions), k), np.int32)
-    logprobs = np.full((len(positions), k), _NO_LOGPROB, np.float32)
+    logprobs = np.full((len(positions), k), NO_LOGPROB, np.float32)
     for row, found in enumerate(positions):
         for place, (token, logprob) in enumerate(found or ()):
             ids[row, place], logprobs[row, place] = token, logprob

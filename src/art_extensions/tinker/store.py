@@ -82,7 +82,7 @@ class Run:
     created_at: float
     used_at: float
     next_seq: int = 0
-    """The request that is carried out next; 0 is the one that begins the run. `COPY`: none ever is."""
+    """The request that is carried out next; 0 is the one that begins the run. `COPY`, `UNLOADED`: none is."""
     step: int = 0
 
 
@@ -146,6 +146,8 @@ class KeptLoss:
 
 COPY = -1
 """The next request of a run that only holds copies of weights."""
+UNLOADED = -2
+"""The next request of a run that was unloaded."""
 Row = TypeVar("Row", TinkerSession, Run, QueuedRequest, SavedCheckpoint, Sampler, KeptLoss)
 T = TypeVar("T")
 _TABLES: Mapping[type[Any], str] = {

@@ -88,6 +88,19 @@ def tinker_batch(content: bytes, place: Place) -> object:
     )
 
 
+def tinker_json_batch(content: bytes, place: Place) -> object:
+    """A body of JSON, as clients up to release 0.22 send it."""
+    from art_extensions.tinker.forward_backward import read_forward_backward
+    from art_extensions.tinker.older_clients import pack_json
+
+    return read_forward_backward(
+        pack_json(content, forward_only=b"forward_input" in content),
+        content_type="application/x-protobuf",
+        content_encoding=None,
+        largest=1 << 20,
+    )
+
+
 def tinker_requests(content: bytes, place: Place) -> object:
     """`{"path": ..., "body": ...}` below /api/v1 of `art tinker`."""
     try:
