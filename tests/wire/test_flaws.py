@@ -43,6 +43,7 @@ def test_a_rule_about_the_record_names_no_field_and_repeats_no_record() -> None:
 
 def test_a_field_that_has_no_place_is_named() -> None:
     assert str(first_flaw(error_of(depth=3))) == "depth: Extra inputs are not permitted"
+    assert str(first_flaw(error_of(**{"x" * 100_000: 3}))) == f"{'x' * 200}: Extra inputs are not permitted"
 
 
 def test_without_values_a_key_stays_secret() -> None:

@@ -141,7 +141,7 @@ def flaws(error: ValidationError) -> list[Flaw]:
     """All that pydantic found, in its order."""
     return [
         Flaw(
-            field=".".join(map(str, one["loc"])),
+            field=".".join(str(part)[:200] for part in one["loc"]),  # a name may be a stranger's
             problem=one["msg"].removeprefix("Value error, "),
             kind=one["type"],
             value=one["input"],

@@ -33,7 +33,7 @@ from art.errors import (
     is_installed,
 )
 from art_extensions.tinker.art_server import ArtServer
-from art_extensions.tinker.bodies import read, read_bytes
+from art_extensions.tinker.bodies import LARGEST_JSON, read, read_bytes
 from art_extensions.tinker.copies import copy_weights
 from art_extensions.tinker.custom_loss.loss_graph import CreateCustomLoss, check_loss
 from art_extensions.tinker.external import external_routes
@@ -251,7 +251,7 @@ class TinkerRoutes:
         return await self._queue_batch(owner, body, kind, encoding, "forward_backward")
 
     async def _queue_json(self, request: Request, *, forward_only: bool) -> Response:
-        owner, body = await self.owner(request), await read_bytes(request)
+        owner, body = await self.owner(request), await read_bytes(request, LARGEST_JSON)
         packed = await asyncio.to_thread(pack_json, body, forward_only=forward_only)
         return await self._queue_batch(owner, packed, PROTOBUF, "", JSON_BATCH)
 

@@ -26,7 +26,7 @@ from art.wire.training import LoraSpec
 from art_extensions.tinker import app as app_module
 from art_extensions.tinker import bodies, samples, sessions
 from art_extensions.tinker import tinker_public_pb2 as messages
-from art_extensions.tinker.app import make_app
+from art_extensions.tinker.app import PROTOBUF, make_app
 from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.records import PromptAsked, SampleAsked
 from art_extensions.tinker.service import make_service
@@ -317,7 +317,8 @@ async def test_only_attention_or_mlp_is_trained_where_a_program_says_so(tmp_path
 async def test_a_body_that_is_too_large_or_too_slow_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "LARGEST_BODY", 1000)
+    monkeypatch.setattr(bodies, "LARGEST_BODY", 2000)
+    monkeypatch.setattr(bodies, "LARGEST_JSON", 1000)
     monkeypatch.setattr(bodies, "BODY_S", 0.05)
     async with serving(tmp_path, ScriptedServer()) as client:
 
@@ -331,6 +332,16 @@ async def test_a_body_that_is_too_large_or_too_slow_is_refused(
         assert slow.status_code == 408 and "did not arrive" in slow.json()["detail"]
         large = await client.post("create_session", b" " * 1001)
         assert large.status_code == 413 and "larger than 1000 bytes" in large.json()["detail"]
+        batch = await client.post("forward_backward", b" " * 2001, **{"content-type": PROTOBUF})
+        assert batch.status_code == 413 and "larger than 2000 bytes" in batch.json()["detail"]
+
+
+async def test_a_large_record_is_read_by_a_thread(tmp_path: Path) -> None:
+    async with serving(tmp_path, ScriptedServer()) as client:
+        asked = {"tags": ["x" * 200_000], "sdk_version": "0.38"}
+        assert (await client.post("create_session", asked)).status_code == 200
+        refused = await client.post("create_session", {**asked, "tags": 3})
+        assert refused.status_code == 400 and "tags" in refused.json()["detail"]
 
 
 async def test_results_that_nobody_fetches_do_not_pile_up(

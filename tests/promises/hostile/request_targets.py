@@ -7,6 +7,8 @@ import json
 import httpx
 from places import Place
 
+from art.errors import RequestError
+
 
 class RefusedError(Exception):
     """The server refused a request, as it should."""
@@ -90,9 +92,12 @@ def tinker_batch(content: bytes, place: Place) -> object:
 
 def tinker_json_batch(content: bytes, place: Place) -> object:
     """A body of JSON, as clients up to release 0.22 send it."""
+    from art_extensions.tinker.bodies import LARGEST_JSON
     from art_extensions.tinker.forward_backward import read_forward_backward
     from art_extensions.tinker.older_clients import pack_json
 
+    if len(content) > LARGEST_JSON:
+        raise RequestError("the route reads no more", status=413)
     return read_forward_backward(
         pack_json(content, forward_only=b"forward_input" in content),
         content_type="application/x-protobuf",
@@ -108,7 +113,10 @@ def tinker_requests(content: bytes, place: Place) -> object:
         path, sent = str(asked["path"]), json.dumps(asked["body"]).encode()
     except (ValueError, TypeError, KeyError, RecursionError):
         path, sent = "create_session", content
-    return accepted(place.tinker.ask(path, sent))
+    try:
+        return accepted(place.tinker.ask(path, sent))
+    except httpx.InvalidURL as error:
+        raise RefusedError("no client can send this address") from error
 
 
 def folder_manifest(content: bytes, place: Place) -> object:
