@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
-import psutil
 
 from art.errors import ConfigurationError, DeadlineError, WorkerDiedError, WorkerStalledError
 from art.process.environment import inherited_variables
 from art.process.files import WorkerLog
+from art.process.process_state import is_stopped
 from art.process.resources import no_tls
 from art.process.threads import thread_variables
 
@@ -294,7 +294,7 @@ class Worker:
         try:
             async with asyncio.timeout(self.spec.start_deadline):
                 while not (await asyncio.wait({reading}, timeout=1.0))[0]:
-                    looks = looks + 1 if self._is_stopped() else 0
+                    looks = looks + 1 if is_stopped(self.pid) else 0
                     if looks >= _STOPPED_S:
                         raise WorkerStalledError(f"{self.label} was stopped (SIGSTOP) while it started")
                 ready = reading.result()
@@ -318,12 +318,6 @@ class Worker:
             verify=no_tls(),
         )
         _log.info("worker %s is ready: pid %d, port %s", self.spec.name, self.pid, ready["port"])
-
-    def _is_stopped(self) -> bool:
-        try:
-            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
-        except psutil.NoSuchProcess:
-            return False
 
     async def _ready_line(self, stdout: asyncio.StreamReader) -> dict[str, Any]:
         while line := await stdout.readline():

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from art.client.http.connection import ServerConnection
-from art.client.http.server_watch import PROBES, HealthWatch, describe_state, is_stopped, kill_group
+from art.client.http.server_watch import PROBES, HealthWatch, kill_group
 from art.client.requests.registration import REGISTER_S
 from art.errors import (
     ARTError,
@@ -48,6 +48,7 @@ from art.errors import (
     WorkerDiedError,
 )
 from art.process.files import disk_error, make_private_folder, private_opener
+from art.process.process_state import describe_state, is_stopped
 from art.process.program_notes import read_note
 from art.process.reaper import reaper
 from art.process.running_server import (

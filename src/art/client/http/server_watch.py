@@ -12,12 +12,12 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from urllib.parse import urlsplit
+
+from art.process.process_state import describe_state, is_stopped
 
 _log = logging.getLogger(__name__)
 
@@ -100,30 +100,6 @@ class HealthWatch:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(_DUMP_S)
         kill_group(pid)
-
-
-def is_stopped(pid: int) -> bool:
-    """Returns whether a signal or a debugger has stopped the process. False where the system does not
-    tell.
-    """
-    return _state(pid) in ("T", "t")
-
-
-def describe_state(pid: int) -> str:
-    """`frozen`, with the reason, or what else is known of a process that does not answer."""
-    if is_stopped(pid):
-        return "frozen (stopped by a signal)"
-    return "waiting for the disk" if _state(pid) == "D" else "not answering"
-
-
-def _state(pid: int) -> str:
-    """The letter of /proc/PID/stat, behind the name, which may hold anything."""
-    if sys.platform != "linux":
-        return "?"
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "?"
 
 
 def kill_group(pid: int) -> None:
