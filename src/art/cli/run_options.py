@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 from typer.core import TyperCommand
@@ -20,8 +20,6 @@ from art.process.interrupt import INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from art.runs.report import RunReport
 
 
 BaseModel = Annotated[str, typer.Option(help="The model to train: a hub name, a folder, a built-in one.")]
@@ -186,7 +184,18 @@ def environment_options_from(name: str, words: Sequence[str], harness: str | Non
     return {**found, option: harness}
 
 
-def show_report(console: Console, report: RunReport, json_file: Path | None) -> None:
+class ReportInFolder(Protocol):
+    """A report of a run, with the folder that has it."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def to_markdown(self) -> str: ...
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def show_report(console: Console, report: ReportInFolder, json_file: Path | None) -> None:
     """Prints the report on the terminal, and writes it as JSON if requested."""
     from rich.markdown import Markdown
 

@@ -7,9 +7,7 @@ from pathlib import Path
 
 
 def is_stopped(pid: int) -> bool:
-    """Returns whether a signal or a debugger has stopped the process. False where the system does not
-    tell.
-    """
+    """Returns whether a signal or a debugger has stopped it. False where the system does not tell."""
     return _state(pid) in ("T", "t")
 
 

@@ -21,7 +21,7 @@ from art.cli.run_options import (
     plain_console,
     run_resumable,
     settings_verb,
-    write_json,
+    show_report,
 )
 from art.errors import ConfigurationError, require_extra
 
@@ -125,8 +125,6 @@ class PoliciesCommand:
     async def work(self, console: Console, json_file: Path | None) -> None:
         """Trains and reports. Raises ConfigurationError, and what `train_policies` raises."""
         require_extra("local", "art policies")
-        from rich.markdown import Markdown
-
         from art_extensions.policies.roles import find_roles_environment
 
         options = options_from("--environment-option", self.options)
@@ -135,10 +133,7 @@ class PoliciesCommand:
             report = await self._run(found, options, console)
         finally:
             await found.close()
-        console.print(Markdown(report.to_markdown()), soft_wrap=False)
-        console.print(f"\n{report.folder / 'report.md'}", markup=False)
-        if json_file is not None:
-            write_json(json_file, report.to_dict())
+        show_report(console, report, json_file)
 
     async def _run(
         self, found: RolesEnvironment, options: Mapping[str, Any], console: Console

@@ -33,7 +33,7 @@ from art.errors import (
     is_installed,
 )
 from art_extensions.tinker.art_server import ArtServer
-from art_extensions.tinker.bodies import LARGEST_JSON, read, read_bytes
+from art_extensions.tinker.bodies import read, read_bytes
 from art_extensions.tinker.copies import copy_weights
 from art_extensions.tinker.custom_loss.loss_graph import CreateCustomLoss, check_loss
 from art_extensions.tinker.external import external_routes
@@ -41,8 +41,11 @@ from art_extensions.tinker.forward_backward import read_envelope
 from art_extensions.tinker.listings import listing_routes
 from art_extensions.tinker.older_clients import (
     JSON_BATCH,
+    BatchAsked,
+    ForwardAsked,
+    ForwardBackwardAsked,
     batch_as_json,
-    pack_json,
+    pack_batch,
     samples_as_json,
 )
 from art_extensions.tinker.records import (
@@ -240,31 +243,26 @@ class TinkerRoutes:
 
     async def forward(self, request: Request) -> Response:
         """Clients up to release 0.22 ask for logprobs alone so."""
-        return await self._queue_json(request, forward_only=True)
+        owner, asked = await self.owner(request), await read(request, ForwardAsked)
+        return await self._queue_json(owner, asked, asked.forward_input, forward_only=True)
 
     async def forward_backward(self, request: Request) -> Response:
-        kind = request.headers.get("content-type", "")
+        owner, kind = await self.owner(request), request.headers.get("content-type", "")
         if kind.startswith("application/json"):
-            return await self._queue_json(request, forward_only=False)
-        owner = await self.owner(request)
+            asked = await read(request, ForwardBackwardAsked)
+            return await self._queue_json(owner, asked, asked.forward_backward_input, forward_only=False)
         body, encoding = await read_bytes(request), request.headers.get("content-encoding", "")
-        return await self._queue_batch(owner, body, kind, encoding, "forward_backward")
-
-    async def _queue_json(self, request: Request, *, forward_only: bool) -> Response:
-        owner, body = await self.owner(request), await read_bytes(request, LARGEST_JSON)
-        packed = await asyncio.to_thread(pack_json, body, forward_only=forward_only)
-        return await self._queue_batch(owner, packed, PROTOBUF, "", JSON_BATCH)
-
-    async def _queue_batch(self, owner: str, body: bytes, sent_as: str, encoding: str, kind: str) -> Response:
         envelope = await asyncio.to_thread(
-            read_envelope,
-            body,
-            content_type=sent_as,
-            content_encoding=encoding or None,
-            largest=LARGEST_BATCH,
+            read_envelope, body, content_type=kind, content_encoding=encoding or None, largest=LARGEST_BATCH
         )
         stored = encoding.encode() + b"\0" + body
-        return await self._submit(owner, envelope.model_id, envelope.seq_id, kind, stored)
+        return await self._submit(owner, envelope.model_id, envelope.seq_id, "forward_backward", stored)
+
+    async def _queue_json(
+        self, owner: str, asked: RunAsked, batch: BatchAsked, *, forward_only: bool
+    ) -> Response:
+        packed = await asyncio.to_thread(pack_batch, asked, batch, forward_only=forward_only)
+        return await self._submit(owner, asked.model_id, asked.seq_id, JSON_BATCH, b"\0" + packed)
 
     async def create_custom_loss(self, request: Request) -> Response:
         """Keeps a loss, whose graph is checked here."""

@@ -24,11 +24,15 @@ BODY_S = 120.0
 A = TypeVar("A", bound=Asked)
 
 
-async def read_bytes(request: Request, most: int | None = None) -> bytes:
-    """The body, of at most so many bytes; None: of `LARGEST_BODY`. Raises RequestError: 413 for one that is
-    too large, 408 for one that comes too slowly.
+async def read_bytes(request: Request) -> bytes:
+    """The body of a batch. Raises RequestError: 413 for one that is too large, 408 for one that comes too
+    slowly.
     """
-    pieces, size, limit = [], 0, LARGEST_BODY if most is None else most
+    return await _bytes(request, LARGEST_BODY)
+
+
+async def _bytes(request: Request, limit: int) -> bytes:
+    pieces, size = [], 0
     try:
         async with asyncio.timeout(BODY_S):
             async for piece in request.stream():
@@ -43,10 +47,13 @@ async def read_bytes(request: Request, most: int | None = None) -> bytes:
 
 async def read(request: Request, kind: type[A]) -> A:
     """The body as a record. Raises RequestError (400) that names the field."""
-    body = await read_bytes(request, LARGEST_JSON) or b"{}"
+    body = await _bytes(request, LARGEST_JSON) or b"{}"
+    return parse(kind, body) if len(body) < _ASIDE else await asyncio.to_thread(parse, kind, body)
+
+
+def parse(kind: type[A], body: bytes) -> A:
+    """A record of its JSON. Raises RequestError (400) that names the field."""
     try:
-        if len(body) < _ASIDE:
-            return kind.model_validate_json(body)
-        return await asyncio.to_thread(kind.model_validate_json, body)
+        return kind.model_validate_json(body)
     except ValidationError as error:
         raise refusal(f"{first_flaw(error)}", code="invalid_request") from error

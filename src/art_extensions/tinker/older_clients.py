@@ -8,9 +8,7 @@ import json
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import ValidationError
 
-from art.wire.records import first_flaw
 from art_extensions.tinker import tinker_public_pb2 as messages
 from art_extensions.tinker.records import Asked, RunAsked
 from art_extensions.tinker.refusals import refusal
@@ -54,20 +52,11 @@ class ForwardBackwardAsked(RunAsked):
     forward_backward_input: BatchAsked
 
 
-def pack_json(body: bytes, *, forward_only: bool) -> bytes:
+def pack_batch(asked: RunAsked, batch: BatchAsked, *, forward_only: bool) -> bytes:
     """The message of a batch. What it says is checked where those of later clients are.
 
-    Raises RequestError (status 400) that names the field.
+    Raises RequestError (status 400) for a number that the message cannot hold.
     """
-    try:
-        if forward_only:
-            asked: RunAsked = ForwardAsked.model_validate_json(body)
-            batch = asked.forward_input  # type: ignore[attr-defined]
-        else:
-            asked = ForwardBackwardAsked.model_validate_json(body)
-            batch = asked.forward_backward_input
-    except ValidationError as error:
-        raise refusal(f"{first_flaw(error)}", code="invalid_request") from error
     try:
         message = messages.ForwardBackwardRequest(
             model_id=asked.model_id,

@@ -13,8 +13,15 @@ from loss_requests import read as read_call
 from test_tinker_app import ScriptedServer, serving
 
 from art.errors import RequestError
+from art_extensions.tinker.bodies import parse
 from art_extensions.tinker.forward_backward import forward_backward_output, read_forward_backward
-from art_extensions.tinker.older_clients import batch_as_json, pack_json, samples_as_json
+from art_extensions.tinker.older_clients import (
+    ForwardAsked,
+    ForwardBackwardAsked,
+    batch_as_json,
+    pack_batch,
+    samples_as_json,
+)
 from art_extensions.tinker.sample_response import AnswerSequence, sample_response
 
 COLUMNS: dict[str, Any] = {"target_tokens": [6, 7, 8], "weights": [0.0, 1.0, -0.5]}
@@ -30,6 +37,15 @@ def body(name: str = "forward_backward_input", model: str = "run", seq: int = 1,
     batch = {"data": [{"model_input": {"chunks": chunks}, "loss_fn_inputs": columns}]}
     asked = {"loss_fn": "cross_entropy", "loss_fn_config": None, **batch, **changes}
     return json.dumps({"model_id": model, "seq_id": seq, name: asked}).encode()
+
+
+def pack_json(content: bytes, *, forward_only: bool) -> bytes:
+    """As the routes do it."""
+    if forward_only:
+        scored = parse(ForwardAsked, content)
+        return pack_batch(scored, scored.forward_input, forward_only=True)
+    asked = parse(ForwardBackwardAsked, content)
+    return pack_batch(asked, asked.forward_backward_input, forward_only=False)
 
 
 def read(packed: bytes) -> Any:

@@ -92,14 +92,20 @@ def tinker_batch(content: bytes, place: Place) -> object:
 
 def tinker_json_batch(content: bytes, place: Place) -> object:
     """A body of JSON, as clients up to release 0.22 send it."""
-    from art_extensions.tinker.bodies import LARGEST_JSON
+    from art_extensions.tinker.bodies import LARGEST_JSON, parse
     from art_extensions.tinker.forward_backward import read_forward_backward
-    from art_extensions.tinker.older_clients import pack_json
+    from art_extensions.tinker.older_clients import ForwardAsked, ForwardBackwardAsked, pack_batch
 
     if len(content) > LARGEST_JSON:
         raise RequestError("the route reads no more", status=413)
+    if b"forward_input" in content:
+        scored = parse(ForwardAsked, content)
+        packed = pack_batch(scored, scored.forward_input, forward_only=True)
+    else:
+        asked = parse(ForwardBackwardAsked, content)
+        packed = pack_batch(asked, asked.forward_backward_input, forward_only=False)
     return read_forward_backward(
-        pack_json(content, forward_only=b"forward_input" in content),
+        packed,
         content_type="application/x-protobuf",
         content_encoding=None,
         largest=1 << 20,
