@@ -4,7 +4,8 @@
 
 `alice` holds connections that are idle, that do not finish a head, that send a byte of a body a second, that
 take a byte of an answer a second, or that send deep bodies, and sends bodies of 31 MB on two more. `bob` asks
-one chat after the other, and somebody asks /health ten times a second. All processes share the machine.
+one chat after the other, and somebody asks /health ten times a second. All processes share the machine; those
+of `alice` have its lowest priority, since her machine would be another one. The rows tell how much she did.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def memory_of(process: ServerProcess) -> float:
 
 def opened(job: dict[str, Any], connections: int) -> Any:
     """Returns the process that holds so many connections, once they are open."""
-    held = start({**job, "kind": "held", "connections": connections, "within": OPEN_WITHIN_S})
+    held = start(
+        {**job, "kind": "held", "connections": connections, "within": OPEN_WITHIN_S}, lowest_priority=True
+    )
     assert held.stdout is not None
     line = held.stdout.readline()
     if not line:
@@ -67,7 +70,7 @@ def measured(process: ServerProcess, quiet: Any, loud: Any, connections: int) ->
     before = memory_of(process)
     held = opened(loud, connections)
     body = LOADS["whole bodies with 31 MB of stop_token_ids"]
-    bodies = start({**loud, **body, "kind": "bodies", "bytes": LARGE})
+    bodies = start({**loud, **body, "kind": "bodies", "bytes": LARGE}, lowest_priority=True)
     pulse = start({**loud, "kind": "pulse", "every": EVERY_S})
     beside = seconds_of(quiet, CHATS_FIRST)
     pulses, answered = ended(pulse), ended(bodies)["answered"]

@@ -67,8 +67,12 @@ class Served:
             self.peak = max(self.peak, server.memory_info().rss)
 
 
-def start(job: dict[str, Any]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bench.serving.load"]
+def start(job: dict[str, Any], *, lowest_priority: bool = False) -> subprocess.Popen[str]:
+    """Returns the process of a load, which has its job.
+
+    lowest_priority: it takes what the server leaves of the cores, as the load of another machine would.
+    """
+    command = [*(["nice", "-n", "19"] if lowest_priority else []), sys.executable, "-m", "bench.serving.load"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None
     child.stdin.write(json.dumps(job) + "\n")

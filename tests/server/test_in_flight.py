@@ -15,6 +15,7 @@ from tenants_world import World, run_world
 
 from art.errors import OverloadedError
 from art.rendering.library import LibraryRenderer
+from art.server import connections
 from art.server.connections import Intake
 from art.server.settings import LimitSettings
 from art.server.tenants import TenantConcurrency
@@ -108,6 +109,15 @@ async def test_a_request_that_comes_alone_waits_for_no_turn() -> None:
         assert intake.enter()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+
+
+async def test_memory_is_given_back_once_many_connections_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[int] = []
+    monkeypatch.setattr(connections, "trim_memory_in_thread", lambda: given_back.append(1))
+    intake = Intake()
+    for _ in range(3 * connections.CLOSED - 1):
+        intake.leave()
+    await until(lambda: len(given_back) == 2)
 
 
 @pytest.mark.slow

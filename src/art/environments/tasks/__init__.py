@@ -36,7 +36,7 @@ An environment is driven with messages, by `rollout` over HTTP or by anything el
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -197,6 +197,40 @@ async def run_rollout(
     trajectory.metrics.update(environment.metrics)
     trajectory.metadata[SHOW] = show([dict(message) for message in trajectory.messages()], environment.ending)
     return trajectory
+
+
+def rollouts_in(
+    environment: Callable[[Any, int | None], Environment],
+    *,
+    name: str,
+    most: int,
+    show: Callable[[Sequence[Mapping[str, Any]], str], str],
+    facts: Callable[[Any], Mapping[str, str]] = lambda _: {},
+) -> Callable[..., Coroutine[Any, Any, Trajectory]]:
+    """Returns `Task.rollout`. `most`: tokens of a completion; `facts`: of a scenario, for the metadata."""
+
+    async def rollout(
+        model: Model,
+        scenario: Any,
+        *,
+        seed: int | None = None,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        timeout: float = 120.0,
+    ) -> Trajectory:
+        """Run `model` on one scenario; see `art.environments.tasks`."""
+        return await run_rollout(
+            model,
+            environment(scenario, seed),
+            seed=seed,
+            temperature=temperature,
+            max_tokens=max_tokens or most,
+            timeout=timeout,
+            metadata={"task": name, "scenario": scenario.index, **facts(scenario)},
+            show=show,
+        )
+
+    return rollout
 
 
 EVALUATION_SEED = 1_000_003

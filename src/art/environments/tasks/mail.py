@@ -12,14 +12,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from art.environments.tasks import Message, TaskDefaults, run_rollout
+from art.environments.tasks import Message, TaskDefaults, rollouts_in
 from art.process.foreign_files import parse_json
-
-if TYPE_CHECKING:
-    from art.model import Model
-    from art.trajectories import Trajectory
 
 NAME = "mail"
 TITLE = "Mail agent"
@@ -198,28 +194,6 @@ def environment(scenario: MailScenario, seed: int | None = None) -> Inbox:
     return Inbox(scenario)
 
 
-async def rollout(
-    model: Model,
-    scenario: MailScenario,
-    *,
-    seed: int | None = None,
-    temperature: float = 1.0,
-    max_tokens: int | None = None,
-    timeout: float = 120.0,
-) -> Trajectory:
-    """Runs `model` on one question; see `art.environments.tasks`."""
-    return await run_rollout(
-        model,
-        environment(scenario, seed),
-        seed=seed,
-        temperature=temperature,
-        max_tokens=max_tokens or DEFAULTS.max_tokens,
-        timeout=timeout,
-        metadata={"task": NAME, "scenario": scenario.index, "wanted": scenario.wanted.name},
-        show=show,
-    )
-
-
 def show(messages: Sequence[Mapping[str, Any]], ending: str = "") -> str:
     """The question, each call with its result, the answer, and how it ended, for people."""
     lines = []
@@ -234,3 +208,12 @@ def show(messages: Sequence[Mapping[str, Any]], ending: str = "") -> str:
         elif message["role"] == "user":
             lines.append(text)
     return "\n".join([*lines, f"result: {ending}"] if ending else lines)
+
+
+rollout = rollouts_in(
+    environment,
+    name=NAME,
+    most=DEFAULTS.max_tokens,
+    show=show,
+    facts=lambda scenario: {"wanted": scenario.wanted.name},
+)

@@ -11,13 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from art.environments.tasks import Message, TaskDefaults, run_rollout
-
-if TYPE_CHECKING:
-    from art.model import Model
-    from art.trajectories import Trajectory
+from art.environments.tasks import Message, TaskDefaults, rollouts_in
 
 NAME = "tic-tac-toe"
 TITLE = "Tic-tac-toe"
@@ -142,28 +138,6 @@ def environment(scenario: TicTacToeScenario, seed: int | None = None) -> TicTacT
     return TicTacToe(None if seed is None else f"{NAME}/{scenario.seed}/{scenario.index}/{seed}")
 
 
-async def rollout(
-    model: Model,
-    scenario: TicTacToeScenario,
-    *,
-    seed: int | None = None,
-    temperature: float = 1.0,
-    max_tokens: int | None = None,
-    timeout: float = 120.0,
-) -> Trajectory:
-    """Play one game with `model`; see `art.environments.tasks`."""
-    return await run_rollout(
-        model,
-        environment(scenario, seed),
-        seed=seed,
-        temperature=temperature,
-        max_tokens=max_tokens or DEFAULTS.max_tokens,
-        timeout=timeout,
-        metadata={"task": NAME, "scenario": scenario.index},
-        show=show,
-    )
-
-
 def show(messages: Sequence[Mapping[str, Any]], ending: str = "") -> str:
     """The game as moves in order, the last board and the result, for people.
 
@@ -185,3 +159,6 @@ def show(messages: Sequence[Mapping[str, Any]], ending: str = "") -> str:
             board = place(board, CELLS.index(named[1]), "O")
     result = ending.partition(" (")[0] or outcome(board) or "not finished"
     return "\n".join((", ".join(moves), draw_board(board), f"result: {result}"))
+
+
+rollout = rollouts_in(environment, name=NAME, most=DEFAULTS.max_tokens, show=show)

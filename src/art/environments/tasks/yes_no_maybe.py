@@ -10,13 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from art.environments.tasks import Message, TaskDefaults, run_rollout
-
-if TYPE_CHECKING:
-    from art.model import Model
-    from art.trajectories import Trajectory
+from art.environments.tasks import Message, TaskDefaults, rollouts_in
 
 NAME = "yes-no-maybe"
 TITLE = "Yes, no, maybe"
@@ -118,29 +114,10 @@ def environment(scenario: YesNoMaybeScenario, seed: int | None = None) -> YesNoM
     return YesNoMaybe(scenario)
 
 
-async def rollout(
-    model: Model,
-    scenario: YesNoMaybeScenario,
-    *,
-    seed: int | None = None,
-    temperature: float = 1.0,
-    max_tokens: int | None = None,
-    timeout: float = 120.0,
-) -> Trajectory:
-    """Ask `model` once; see `art.environments.tasks`."""
-    return await run_rollout(
-        model,
-        environment(scenario, seed),
-        seed=seed,
-        temperature=temperature,
-        max_tokens=max_tokens or DEFAULTS.max_tokens,
-        timeout=timeout,
-        metadata={"task": NAME, "scenario": scenario.index},
-        show=show,
-    )
-
-
 def show(messages: Sequence[Mapping[str, Any]], ending: str = "") -> str:
     """The question, the reply and what it is worth, for people."""
     lines = [f"{message['role']}: {message.get('content') or ''}" for message in messages]
     return "\n".join([*lines, f"result: {ending}"] if ending else lines)
+
+
+rollout = rollouts_in(environment, name=NAME, most=DEFAULTS.max_tokens, show=show)
