@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM = false
 # Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help environments quickstart mail test test-all test-alone test-core test-fast test-tinker-newest test-mcp-older fuzz api-cases loop-times lint types contracts check audit docs notebooks format bench bench-% faults soak soak-requests gpu-kit gpu-kit-check crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-beside test-all test-alone test-core test-fast test-tinker-newest test-mcp-older fuzz api-cases loop-times lint types contracts check audit docs notebooks format bench bench-% faults soak soak-requests gpu-kit gpu-kit-check crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -134,7 +134,9 @@ AGENTS = tests/extensions/agent_apis/coding_agents
 	$(BIN)/python tests/rendering/install_tokenizers.py .venv-tokenizers
 	@$(FINISH)
 
-environments: $(VENV)/.installed .venv-frameworks/.installed .venv-trackers/.installed .venv-environments/.installed .venv-verifiers/.installed .venv-verifiers-tasksets/.installed .venv-openenv/.installed .venv-bfcl/.installed .venv-harbor/.installed .venv-nemo-gym/.installed .venv-agents/.installed .venv-openhands/.installed .venv-tinker/.installed .venv-deployment/.installed .venv-vllm/.installed .venv-skypilot/.installed .venv-kubectl/.installed .venv-tokenizers/.installed  ## all that the tests need
+ENVIRONMENTS = frameworks trackers environments verifiers verifiers-tasksets openenv bfcl harbor nemo-gym agents openhands tinker deployment vllm skypilot kubectl tokenizers
+
+environments: $(VENV)/.installed $(ENVIRONMENTS:%=.venv-%/.installed)  ## all that the tests need
 	@$(PYTHON) tests/link_equal_files.py $(VENV)
 	@sh tests/install_programs.sh
 
@@ -147,15 +149,19 @@ mail: $(VENV)/.installed-user         ## the same for the mail agent with three 
 doctor: $(VENV)/.installed-user       ## check this installation with a complete miniature step
 	$(BIN)/art doctor
 
-# What needs programs of others, or is long and about pages and examples: `make test-all` runs it too.
-PAGES  = tests/integrations tests/promises/examples tests/promises/new_user tests/promises/deploy tests/promises/docs/test_code_blocks.py
-APART  = tests/extensions $(PAGES)
-# What .ci/run leaves out on the days of the pages.
-ADDED  = tests/extensions tests/contracts/test_environments.py tests/contracts/test_faulty_environments.py
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# `make test` has what a change breaks first: the core and the ways through it, with .venv alone. What stands beside it is of four kinds.
+PAGES      = tests/integrations tests/promises/examples tests/promises/new_user tests/promises/deploy tests/promises/programs tests/promises/test_installed_client.py $(addprefix tests/promises/docs/test_,code_blocks.py notebooks.py site.py hardware_page.py) tests/training/test_nano_art.py tests/engine/nano_models tests/runs/test_bench_examples.py tests/flow/test_commands.py
+FAULTS     = tests/faults tests/promises/hostile tests/scale tests/training/ranks tests/flow/test_soak.py tests/client/test_frozen_server.py tests/rewards/test_chaos.py $(addprefix tests/server/,test_bad_input.py test_large_bodies.py routes/test_openapi.py)
+LIBRARIES  = $(addprefix tests/contracts/test_,environments.py faulty_environments.py) $(addprefix tests/flow/test_,download_to_deployment.py images_flow.py vllm_bench.py vllm_flow.py) tests/rendering/test_real_tokenizers.py tests/promises/gpu
+EXTENSIONS = tests/extensions
+BESIDE     = $(PAGES) $(FAULTS) $(LIBRARIES) $(EXTENSIONS)
+PYTEST     = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/.installed     ## install, then test the core and the ways through it
-	$(PYTEST) $(addprefix --ignore=,$(APART)) $(ARGS)
+test: $(VENV)/.installed     ## install, then test the core and the ways through it; WITH='$(FAULTS)' adds tests of faults
+	$(PYTEST) $(addprefix --ignore=,$(filter-out $(WITH),$(BESIDE))) $(ARGS)
+
+test-beside: $(VENV)/.installed       ## the quick tests of what `make test` leaves out
+	$(PYTEST) -m "not slow" $(filter-out $(WITH),$(BESIDE)) $(ARGS)
 
 test-all: environments       ## all tests, with the environments that they need
 	ART_TEST_EVERYTHING=1 $(PYTEST) $(ARGS)
