@@ -342,6 +342,7 @@ async def test_other_requests_and_failures_are_no_exchanges() -> None:
     assert not trajectory.exchanges and not trajectory.messages_and_choices
 
 
+@pytest.mark.filterwarnings("error:Pydantic")
 @pytest.mark.parametrize(
     ("path", "reply"),
     [

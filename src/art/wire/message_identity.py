@@ -44,8 +44,10 @@ def message_key(message: Mapping[str, Any]) -> bytes:
 
 
 def as_dict(message: Any) -> Any:
-    """A message as a dict. Replies that are sent back as they came are pydantic objects."""
-    return message.model_dump(mode="json", exclude_unset=True) if isinstance(message, BaseModel) else message
+    """A message as a dict. Replies that are sent back as they came are pydantic objects, of odd types too."""
+    if isinstance(message, BaseModel):
+        return message.model_dump(mode="json", exclude_unset=True, warnings=False)
+    return message
 
 
 def sorted_json(value: Any) -> str:
@@ -69,9 +71,7 @@ def message_identity(role: str, content: str, calls: Iterable[tuple[str, Any]] =
     text, or what it spells) of each call. Each part is preceded by its length, so that no text can pretend to
     be the end of a field.
     """
-    if role == "assistant":
-        content = content.strip()
-    text = content.encode("utf-8", "surrogatepass")
+    text = (content.strip() if role == "assistant" else content).encode("utf-8", "surrogatepass")
     parts = [b"%s %d:" % (role.encode(), len(text)), text]
     for name, arguments in calls:
         spelled = f"{name} ".encode("utf-8", "surrogatepass") + _arguments(arguments)
