@@ -15,10 +15,10 @@ from tenants_world import World, run_world
 
 from art.errors import OverloadedError
 from art.rendering.library import LibraryRenderer
-from art.server import connections
+from art.server import connections, tenants
 from art.server.connections import Intake
 from art.server.settings import LimitSettings
-from art.server.tenants import TenantConcurrency
+from art.server.tenants import RefusalPace, TenantConcurrency
 from waiting import until
 
 
@@ -45,6 +45,41 @@ async def test_a_tenants_flood_is_refused_and_the_others_are_answered(
         replies = await asyncio.gather(*held, *others)
         assert {reply.status_code for reply in replies} == {200}
         assert (await ask(world, "alice")).status_code == 200, "what has ended makes room"
+
+
+async def test_refusals_of_a_flood_wait_and_nothing_else_does(
+    tmp_path: Path, renderer: LibraryRenderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    wait_of = RefusalPace.wait_of
+    monkeypatch.setattr(tenants, "REFUSED_A_SECOND", 1)
+    monkeypatch.setattr(tenants, "HELD_BACK_S", 0.1)
+    monkeypatch.setattr(RefusalPace, "wait_of", lambda *given: waited.append(wait_of(*given)) or waited[-1])
+    async with run_world(tmp_path, renderer, limits=LimitSettings(tenant_in_flight=1)) as world:
+        world.engine.gate = asyncio.Event()
+        held = asyncio.create_task(ask(world, "alice"))
+        await until(lambda: world.engine.requests)
+        refused = await asyncio.gather(*(ask(world, "alice") for _ in range(20)))
+        refused += [await ask(world, "bob", n=9) for _ in range(2)]
+        assert {one.status_code for one in refused} == {429}
+        world.engine.gate.set()
+        assert (await held).status_code == 200
+        wrong = await ask(world, "alice", max_tokens=-1)
+        assert wrong.status_code == 400
+    assert len(waited) == 22 and sorted(waited)[12:] == pytest.approx([0.1] * 10)
+
+
+def test_a_tenant_that_paused_is_refused_at_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(tenants.time, "monotonic", lambda: now)
+    pace = RefusalPace()
+    waits = [pace.wait_of("alice") for _ in range(tenants.REFUSED_A_SECOND)]
+    assert max(waits) < 0.01
+    waits = [pace.wait_of("alice") for _ in range(2_000)]
+    assert waits == sorted(waits) and waits[-1] == tenants.HELD_BACK_S
+    assert pace.wait_of("bob") == 0.0
+    now += 1.0 + tenants.HELD_BACK_S
+    assert pace.wait_of("alice") == 0.0
 
 
 async def test_completions_count_one_by_one(tmp_path: Path, renderer: LibraryRenderer) -> None:

@@ -66,7 +66,7 @@ from art.server.routes.metrics import Metrics, nothing_controlled
 from art.server.routes.openapi import openapi_route
 from art.server.settings import LimitSettings
 from art.server.tenancy import Tenant, internal_name, tenant_in, with_tenant
-from art.server.tenants import Caller, KeyCheck, TenantConcurrency, TenantKeys
+from art.server.tenants import Caller, KeyCheck, RefusalPace, TenantConcurrency, TenantKeys
 from art.wire.models import UI_LINK_ROUTE, PagesLink
 from art.wire.rollouts import RAW_ROLLOUT_HEADER
 
@@ -221,7 +221,7 @@ class App:
         metrics = Metrics(
             self.counts, catalog=catalog, ledger=ledger, stitcher=stitcher, control=control_counts
         )
-        self._requests = TenantConcurrency(limits.tenant_in_flight, "requests")
+        self._requests, self._pace = TenantConcurrency(limits.tenant_in_flight, "requests"), RefusalPace()
         self.bodies = BodyMemory(limits.tenant_body_bytes, limits.body_bytes)
         self._dialects = _dialects(self._sampler, limits, self.counts.left_out)
         self._routes = Router(
@@ -286,6 +286,7 @@ class App:
                 known = {**with_tenant(scope, tenant), BODY: body}
                 await self._dispatch(known, asker, receive, watched, seen)
         except (ARTError, HTTPException) as error:
+            await self._pace.hold_back(error, tenant)
             await self._refusal(scope)(send, _as_art_error(scope, error), tenant)
         except (ClientGoneError, ClientDisconnect):
             return

@@ -12,6 +12,7 @@ digest of the tenant's own key, so it dies when that is revoked.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import contextlib
@@ -43,6 +44,10 @@ TENANTS_FILE = "tenants.json"
 KEY_PREFIX = "art-tenant-"
 _TICK_SECONDS = 2.0
 _PATIENCE_SECONDS = 30.0
+REFUSED_A_SECOND = 100
+"""Refusals of a tenant that are answered at once."""
+HELD_BACK_S = 5.0
+"""The longest that one of them waits."""
 LOOK_SECONDS = 0.5
 """The longest time in seconds for which a running server may accept a key after it was revoked."""
 _LOOK_SECONDS_UNKNOWN = 0.02
@@ -210,6 +215,24 @@ class TenantConcurrency:
                 code="too_many_in_flight",
             )
         return self._in_use.using(tenant)
+
+
+class RefusalPace:
+    """Holds back the refusals of a tenant that asks again at once: a thousand a second cost the others."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, float] = {}
+
+    async def hold_back(self, error: Exception, tenant: Tenant) -> None:
+        if tenant is not None and isinstance(error, OverloadedError):
+            await asyncio.sleep(self.wait_of(tenant))
+
+    def wait_of(self, tenant: str) -> float:
+        """Returns the seconds that a refusal waits: none while there are few."""
+        now = time.monotonic()
+        due = max(now, self._due.get(tenant, 0.0)) + 1 / REFUSED_A_SECOND
+        self._due[tenant] = due = min(due, now + 1.0 + HELD_BACK_S)
+        return max(0.0, due - now - 1.0)
 
 
 ROLLOUT_KEY_PREFIX = "art-rollout-"

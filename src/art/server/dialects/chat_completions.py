@@ -98,22 +98,9 @@ class ChatChunks:
         parts.append(self._choice(choice, {}, finish=event.finish))
         return b"".join(self._chunk([part]) for part in parts)
 
-    def _choice(
-        self,
-        choice: StreamedChoice,
-        delta: dict[str, Any],
-        *,
-        finish: str | None = None,
-        logprobs: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        return partial_choice(
-            choice.index,
-            {"delta": delta},
-            completion=choice.completion,
-            step=self._prepared.target.step,
-            finish=finish,
-            logprobs=logprobs,
-        )
+    def _choice(self, choice: StreamedChoice, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
+        step = self._prepared.target.step
+        return partial_choice(choice.index, {"delta": delta}, completion=choice.completion, step=step, **more)
 
     def _chunk(
         self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None, **further: Any

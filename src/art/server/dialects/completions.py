@@ -158,22 +158,9 @@ class CompletionChunks:
                 opening.append(piece)
         return self._chunk(opening) if opening else b""
 
-    def _piece(
-        self,
-        choice: StreamedChoice,
-        text: str,
-        *,
-        finish: str | None = None,
-        logprobs: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        return partial_choice(
-            choice.index,
-            {"text": text},
-            completion=choice.completion,
-            step=choice.prepared.target.step,
-            finish=finish,
-            logprobs=logprobs,
-        )
+    def _piece(self, choice: StreamedChoice, text: str, **more: Any) -> dict[str, Any]:
+        step = choice.prepared.target.step
+        return partial_choice(choice.index, {"text": text}, completion=choice.completion, step=step, **more)
 
     def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
         chunk = {**self._head, "choices": choices}

@@ -24,7 +24,6 @@ from art.server.dialects.completion_service import CompletionService, StreamEven
 from art.server.http import (
     CLIENT,
     Client,
-    ClientGoneError,
     Receive,
     Scope,
     Send,
@@ -142,15 +141,9 @@ class Dialect(ABC):
         await send_error(send, error, tenant)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, unless its client goes away first."""
+        """Answer one request, unless its client goes away first. Raises an ARTError for `refuse`."""
         tenant = tenant_in(scope)
-        try:
-            body = await read_bytes(scope, receive, limit=self.limits.max_body_bytes)
-        except ClientGoneError:
-            return
-        except ARTError as error:
-            await self.refuse(send, error, tenant)
-            return
+        body = await read_bytes(scope, receive, limit=self.limits.max_body_bytes)
         task = asyncio.current_task()
         assert task is not None
         gone = _ClientGone(task)
@@ -162,8 +155,6 @@ class Dialect(ABC):
             request = await self.threads.run(self.size(body), tenant, self._read_checked, scope, body)
             del body
             await self.answer(scope, request, send)
-        except ARTError as error:
-            await self.refuse(send, error, tenant)
         except asyncio.CancelledError:
             if not gone.happened:
                 raise
