@@ -18,7 +18,7 @@ from art.rendering.library import LibraryRenderer
 from art.server import connections, tenants
 from art.server.connections import Intake
 from art.server.settings import LimitSettings
-from art.server.tenants import RefusalPace, TenantConcurrency
+from art.server.tenants import LOOK_SECONDS, RefusalPace, TenantConcurrency
 from waiting import until
 
 
@@ -67,6 +67,19 @@ async def test_refusals_of_a_flood_wait_and_nothing_else_does(
         wrong = await ask(world, "alice", max_tokens=-1)
         assert wrong.status_code == 400
     assert len(waited) == 22 and sorted(waited)[12:] == pytest.approx([0.1] * 10)
+
+
+async def test_a_key_that_is_revoked_while_a_refusal_waits_is_told_nothing_else(
+    tmp_path: Path, renderer: LibraryRenderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[str] = []
+    monkeypatch.setattr(RefusalPace, "wait_of", lambda _, tenant: waits.append(tenant) or 2 * LOOK_SECONDS)
+    async with run_world(tmp_path, renderer, limits=LimitSettings(tenant_in_flight=8)) as world:
+        refused = asyncio.create_task(ask(world, "alice", n=9))
+        await until(lambda: waits)
+        world.tenants.revoke("alice")
+        answer = await refused
+        assert answer.status_code == 401 and "in flight" not in answer.text
 
 
 def test_a_tenant_that_paused_is_refused_at_once_again(monkeypatch: pytest.MonkeyPatch) -> None:

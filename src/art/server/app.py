@@ -218,17 +218,17 @@ class App:
             masked_by=masked_by,
             tokens=self.counts.tokens,
         )
-        metrics = Metrics(
-            self.counts, catalog=catalog, ledger=ledger, stitcher=stitcher, control=control_counts
-        )
-        self._requests, self._pace = TenantConcurrency(limits.tenant_in_flight, "requests"), RefusalPace()
+        self._requests = TenantConcurrency(limits.tenant_in_flight, "requests")
+        self._pace = RefusalPace()
         self.bodies = BodyMemory(limits.tenant_body_bytes, limits.body_bytes)
         self._dialects = _dialects(self._sampler, limits, self.counts.left_out)
         self._routes = Router(
             routes=[
                 openapi_route(),
                 *Lookups(catalog, ledger, self.rollouts).routes,
-                metrics.route(),
+                Metrics(
+                    self.counts, catalog=catalog, ledger=ledger, stitcher=stitcher, control=control_counts
+                ).route(),
                 *rollout_routes(self.rollouts),
                 *tokenization_routes(catalog, stitcher, limits, self._version),
                 *(route for dialect in self._dialects.values() for route in dialect.routes),
@@ -287,7 +287,9 @@ class App:
                 await self._dispatch(known, asker, receive, watched, seen)
         except (ARTError, HTTPException) as error:
             await self._pace.hold_back(error, tenant)
-            await self._refusal(scope)(send, _as_art_error(scope, error), tenant)
+            is_valid = self._key.is_still_valid(scope, asker)
+            shown = _as_art_error(scope, error) if is_valid else self._key.refusal(scope)
+            await self._refusal(scope)(send, shown, tenant if is_valid else None)
         except (ClientGoneError, ClientDisconnect):
             return
         except _KeyRevokedError:

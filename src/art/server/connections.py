@@ -44,7 +44,7 @@ class Intake:
         """What begins in a later turn; first come, first served."""
         self.is_crowded = False
         """Whether connections were refused since there were few."""
-        self.closed = 0
+        self._closed = 0
 
     def enter(self) -> bool:
         """Returns whether somebody may begin at once; if not, `wait`."""
@@ -58,8 +58,8 @@ class Intake:
 
     def leave(self) -> None:
         """A connection has ended."""
-        self.closed += 1
-        if self.closed % CLOSED == 0:
+        self._closed += 1
+        if self._closed % CLOSED == 0:
             asyncio.get_running_loop().call_later(1.0, trim_memory_in_thread)
 
     def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
