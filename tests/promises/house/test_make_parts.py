@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -16,7 +17,11 @@ pytestmark = pytest.mark.slow
 
 
 def commands(*words: str) -> str:
-    done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    """What make would run: without the WITH of a `make` that runs these tests, which MAKEFLAGS hands down."""
+    environ = {**os.environ, "MAKEFLAGS": "", "WITH": ""}
+    done = subprocess.run(
+        ["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=True, env=environ
+    )
     return done.stdout
 
 
