@@ -27,6 +27,7 @@ from art.engine.registry import worker_command
 from art.wire.engine import BuiltinOptions, WorkerReady, WorkerStart
 
 if TYPE_CHECKING:
+    from art.engine.builtin.core import EngineCore
     from art_extensions.vllm.engine import VllmEngine
     from art_extensions.vllm.options import VllmOptions
 
@@ -149,6 +150,18 @@ async def whole(deltas: AsyncIterator[Delta]) -> Delta:
         top_logprobs=tops,
         candidates=candidates,
     )
+
+
+def run(core: EngineCore, requests: Sequence[GenerateRequest]) -> list[Delta]:
+    """Step until nothing is left; returns the last piece of each request."""
+    for request in requests:
+        core.submit(core.make_sequence(request))
+    done: dict[str, Delta] = {}
+    while core.has_work:
+        for sequence, delta in core.step():
+            assert isinstance(delta, Delta), delta
+            done[sequence.request.request_id] = delta
+    return [done[request.request_id] for request in requests]
 
 
 @contextmanager

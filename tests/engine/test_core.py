@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_models import VOCAB, ask, build_adapter
+from engine_models import VOCAB, ask, build_adapter, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,17 +26,6 @@ from kinds import count_kinds, growing_kinds
 def make_core(base: Path, **options: int) -> EngineCore:
     chosen = BuiltinOptions(threads=1, **options)
     return EngineCore(load_model(str(base), chosen), chosen)
-
-
-def run(core: EngineCore, requests: list[GenerateRequest]) -> list[Delta]:
-    for request in requests:
-        core.submit(core.make_sequence(request))
-    done: dict[str, Delta] = {}
-    while core.has_work:
-        for sequence, delta in core.step():
-            assert isinstance(delta, Delta)
-            done[sequence.request.request_id] = delta
-    return [done[request.request_id] for request in requests]
 
 
 def prompt(seed: int, length: int) -> list[int]:

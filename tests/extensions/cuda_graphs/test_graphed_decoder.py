@@ -16,7 +16,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "contracts"))
 
-from engine_models import ask, build_adapter, build_qwen3, save_model
+from engine_models import ask, build_adapter, build_qwen3, run, save_model
 from transformers import Qwen3Config
 
 from art.engine.builtin import model as model_module
@@ -24,7 +24,7 @@ from art.engine.builtin.cache import RowCache
 from art.engine.builtin.core import EngineCore
 from art.engine.builtin.model import load_model
 from art.engine.builtin.peft_folder import read_adapter
-from art.engine.protocol import Delta, GenerateRequest
+from art.engine.protocol import GenerateRequest
 from art.wire.engine import BuiltinOptions
 from art_extensions.cuda_graphs.graphed_decoder import GraphedDecoder, Replay, filled_up
 
@@ -71,17 +71,6 @@ def graphed_core(base: Path, recorder: Again, monkeypatch: pytest.MonkeyPatch, *
     with monkeypatch.context() as patch:
         patch.setattr(model_module, "_decoder_kind", lambda device: make)
         return make_core(base, **options)
-
-
-def run(core: EngineCore, requests: list[GenerateRequest]) -> list[Delta]:
-    done: dict[str, Delta] = {}
-    for request in requests:
-        core.submit(core.make_sequence(request))
-    while core.has_work:
-        for sequence, delta in core.step():
-            assert isinstance(delta, Delta), delta
-            done[sequence.request.request_id] = delta
-    return [done[request.request_id] for request in requests]
 
 
 def requests(adapters: list[str | None], lengths: tuple[int, int] = (5, 40)) -> list[GenerateRequest]:
