@@ -154,9 +154,10 @@ PAGES      = tests/promises/examples $(addprefix tests/promises/docs/test_,code_
 USERS      = tests/integrations tests/promises/new_user tests/promises/deploy tests/promises/programs tests/promises/test_installed_client.py tests/engine/nano_models tests/flow/test_commands.py
 FAULTS     = tests/faults tests/promises/hostile tests/scale tests/training/ranks tests/flow/test_soak.py tests/client/test_frozen_server.py tests/rewards/test_chaos.py $(addprefix tests/server/,test_bad_input.py test_large_bodies.py routes/test_openapi.py)
 LIBRARIES  = $(addprefix tests/contracts/test_,environments.py faulty_environments.py) $(addprefix tests/flow/test_,download_to_deployment.py images_flow.py vllm_bench.py vllm_flow.py) tests/rendering/test_real_tokenizers.py tests/promises/gpu tests/extensions/environments tests/extensions/harbor
-EXTENSIONS_A_TO_I = $(filter-out $(LIBRARIES) %.py %__pycache__,$(wildcard tests/extensions/[a-i]*))
-EXTENSIONS_J_TO_Z = $(filter-out $(LIBRARIES) %.py %__pycache__,$(wildcard tests/extensions/[j-z]*))
-BESIDE     = $(PAGES) $(USERS) $(FAULTS) $(LIBRARIES) $(EXTENSIONS_A_TO_I) $(EXTENSIONS_J_TO_Z)
+EXTENSIONS = $(filter-out $(LIBRARIES) %.py %__pycache__,$(wildcard tests/extensions/*))
+EXTENSIONS_A_TO_I = $(filter $(wildcard tests/extensions/[a-i]*),$(EXTENSIONS))
+EXTENSIONS_J_TO_Z = $(filter-out $(EXTENSIONS_A_TO_I),$(EXTENSIONS))
+BESIDE     = $(PAGES) $(USERS) $(FAULTS) $(LIBRARIES) $(EXTENSIONS)
 PYTEST     = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed     ## install, then test the core and the ways through it; WITH='$(FAULTS)' adds tests of faults
