@@ -292,8 +292,7 @@ def test_a_free_reply_without_parallel_calls_has_one_at_most(name: str) -> None:
 
 
 def test_calls_may_come_in_parallel() -> None:
-    counts = {len(reply("nano", [tool("stop", None)], seed).tool_calls) for seed in range(40)}
-    assert max(counts) > 1
+    assert any(len(reply("nano", [tool("stop", None)], seed).tool_calls) > 1 for seed in range(40))
 
 
 def test_a_thought_may_come_first_and_an_open_one_is_ended() -> None:

@@ -5,7 +5,6 @@ The image of `FROM` is this machine's system, read-only. What cannot be done is 
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 import shlex
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from art.errors import ConfigurationError
-from art.process.foreign_files import read_foreign
+from art.process.foreign_files import parse_json, read_foreign
 
 _WITHOUT_EFFECT = frozenset(
     {"CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "USER", "VOLUME"}
@@ -125,7 +124,7 @@ def _as_list(text: str) -> list[str] | None:
     if not text.startswith("["):
         return None
     try:
-        words = json.loads(text)
+        words = parse_json(text)
     except ValueError:
         return None
     return [str(word) for word in words] if isinstance(words, list) else None

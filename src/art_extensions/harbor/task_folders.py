@@ -19,7 +19,7 @@ from typing import Any
 
 from art.errors import ConfigurationError, did_you_mean
 from art.process.environment import variable
-from art.process.foreign_files import parse_json, read_foreign
+from art.process.foreign_files import parse_json, read_foreign, too_deep
 
 SETUP_S, AGENT_S, VERIFIER_S = 600.0, 600.0, 600.0
 """Harbor's deadlines, in seconds, where a task names none."""
@@ -87,6 +87,8 @@ def _settings(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path.parent} is no task folder of Harbor: it has no task.toml")
     try:
         return tomllib.loads(read_foreign(path).decode())
+    except RecursionError:
+        raise ConfigurationError(f"{path}: {too_deep()}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is no TOML: {error}") from error
 
@@ -181,7 +183,7 @@ def _registered(name: str, registry: Path) -> list[Path]:
 
 def _below(registry: Path, task: Any, where: str) -> Path:
     path = task.get("path") if isinstance(task, Mapping) else None
-    if not isinstance(path, str) or task.get("git_url"):
+    if not isinstance(path, str) or "\0" in path or task.get("git_url"):
         raise ConfigurationError(
             f"{where}: task {json.dumps(task)[:200]} lies elsewhere: download it with Harbor, and name "
             "its folder"

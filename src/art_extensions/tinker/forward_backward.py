@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from art.batch.batch_types import FloatArray, IntArray
 from art.errors import RequestError
+from art.wire.quoting import quote_value
 from art_extensions.tinker import tinker_public_pb2 as messages
 from art_extensions.tinker.loss_functions import (
     ADVANTAGES,
@@ -130,7 +131,7 @@ def _of_protobuf(body: bytes, content_type: str) -> bytes:
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in PROTOBUF_TYPES:
         raise refusal(
-            f"The body is {kind or 'of no type'!r}; forward_backward takes protobuf "
+            f"The body is {quote_value(kind or 'of no type')}; forward_backward takes protobuf "
             f"({PROTOBUF_TYPES[0]}), and of older clients JSON.",
             param=None,
         )
@@ -140,7 +141,9 @@ def _of_protobuf(body: bytes, content_type: str) -> bytes:
 def _decompressed(body: bytes, content_encoding: str | None, largest: int) -> bytes:
     encoding = (content_encoding or "identity").strip().lower()
     if encoding not in ("identity", "zstd"):
-        raise refusal(f"The body's Content-Encoding is {encoding!r}; send 'zstd' or none.", param=None)
+        raise refusal(
+            f"The body's Content-Encoding is {quote_value(encoding)}; send 'zstd' or none.", param=None
+        )
     if len(body) > largest:
         raise _too_large(largest)
     if encoding == "identity":

@@ -23,7 +23,7 @@ from pathlib import Path
 import borrowed  # noqa: F401  it says where the others are
 import huggingface_hub.constants
 from hostile_inputs import inputs, outside, try_input, warm_up
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from places import Place
 from targets import targets
 
@@ -46,6 +46,10 @@ def try_round(target: str, place: Place, number: int) -> int:
         max_examples=DEAR_ROUND if row.dear else ROUND,
         database=None,
         deadline=None,
+        phases=(
+            Phase.generate,
+            Phase.shrink,
+        ),  # to explain a failure it traces each line: no time is true then
         suppress_health_check=list(HealthCheck),
     )
     @given(inputs(target))

@@ -9,6 +9,9 @@ from places import Place
 
 from art.errors import RequestError
 
+LONGEST_PATH = 60_000
+"""Characters. httpx, which asks here, refuses a longer one by itself; so does the server."""
+
 
 class RefusedError(Exception):
     """The server refused a request, as it should."""
@@ -50,7 +53,7 @@ def other_routes(content: bytes, place: Place) -> object:
         sent = json.dumps(body).encode()
     except (ValueError, TypeError, KeyError, RecursionError):
         path, sent = "/art/models", content
-    return accepted(place.gateway.ask("/" + str(path).lstrip("/"), sent))
+    return accepted(place.gateway.ask("/" + str(path).lstrip("/")[:LONGEST_PATH], sent))
 
 
 def gradients(content: bytes, place: Place) -> object:

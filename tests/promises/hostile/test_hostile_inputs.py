@@ -22,7 +22,7 @@ from hostile_inputs import (
     try_input,
     warm_up,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from places import Place
 from targets import targets
 
@@ -75,6 +75,7 @@ def test_hostile_inputs_are_read_or_refused(place: Place, target: str) -> None:
         derandomize=True,
         database=None,
         deadline=None,
+        phases=(Phase.generate, Phase.shrink),  # as in fuzz.py
         suppress_health_check=list(HealthCheck),
     )
     @given(inputs(target))

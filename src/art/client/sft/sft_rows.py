@@ -18,6 +18,7 @@ from art.errors import ConfigurationError, did_you_mean
 from art.process.foreign_files import parse_json
 from art.trajectories import Trajectory, gathered
 from art.types import kind_of
+from art.wire.quoting import quote_value
 
 if TYPE_CHECKING:
     from art.backend import SftExample
@@ -79,7 +80,7 @@ def row_trajectory(where: str, row: Any) -> Trajectory:
     completion is what is learned. Raises ConfigurationError.
     """
     if not isinstance(row, Mapping):
-        raise ConfigurationError(f"{where} is {_short(row)}, not an object with one of: {_KNOWN}")
+        raise ConfigurationError(f"{where} is {quote_value(row, 80)}, not an object with one of: {_KNOWN}")
     messages = _row_messages(where, row)
     last = messages[-1]["role"] if messages else None
     if last != "assistant":
@@ -123,21 +124,24 @@ def _turn(where: str, value: Any, role: str) -> list[dict[str, Any]]:
 
 def _messages(where: str, value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ConfigurationError(f"{where} is {_short(value)}, not a list of messages")
+        raise ConfigurationError(f"{where} is {quote_value(value, 80)}, not a list of messages")
     return [_message(f"{where}[{number}]", message) for number, message in enumerate(value)]
 
 
 def _message(where: str, message: Any) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise ConfigurationError(f"{where} is {_short(message)}, not a message (an object with a role)")
+        raise ConfigurationError(
+            f"{where} is {quote_value(message, 80)}, not a message (an object with a role)"
+        )
     given = _drop_nulls(message)
     speaker = given.pop("from", None) if "role" not in given else given["role"]
     role = ROLES.get(str(speaker).lower())
     if role is None:
-        hint = did_you_mean(str(speaker), ROLES)
+        shown = quote_value(speaker, 80)
+        hint = did_you_mean(shown.strip("'"), ROLES)
         raise ConfigurationError(
-            f"{where} is of role {speaker!r}{hint and f', {hint}'}; known: {', '.join(ROLES)}. Its keys: "
-            f"{', '.join(map(repr, given))}. Write calls as `tool_calls` of an assistant message"
+            f"{where} is of role {shown}{hint and f', {hint}'}; known: {', '.join(ROLES)}. Its keys: "
+            f"{quote_value(list(given)).strip('[]')}. Write calls as `tool_calls` of an assistant message"
         )
     if "content" not in given and "value" in given:
         given["content"] = given.pop("value")
@@ -167,7 +171,7 @@ def _tools(where: str, tools: Any) -> list[Any] | None:
         except ValueError as error:
             raise ConfigurationError(f"{where}: tools is a text that is not valid JSON: {error}") from error
     if tools and not isinstance(tools, list):
-        raise ConfigurationError(f"{where}: tools is {_short(tools)}, not a list of tools")
+        raise ConfigurationError(f"{where}: tools is {quote_value(tools, 80)}, not a list of tools")
     return tools or None
 
 
@@ -213,8 +217,3 @@ def _refuse_whole(rows: Any) -> None:
             return
         problem = f"a {kind} gives its columns: give its rows, data.{way}"
     raise ConfigurationError(f"train_sft: {problem}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -136,7 +136,7 @@ class HttpTeacher:
             if isinstance(error, TokenMismatchError):
                 raise
             raise TokenMismatchError(
-                f"{self._shown} gives no logprobs of the ids it was sent ({error!r}); "
+                f"{self._shown} gives no logprobs of the ids it was sent ({error!r:.200}); "
                 "it must share the tokenizer and answer `prompt_logprobs` as vLLM does"
             ) from error
 
