@@ -1,4 +1,4 @@
-"""Dialogs for nano-mcp: an agent with the tools of the weather server, clean and careless.
+"""Dialogs for nano-mcp: an agent with the tools of the weather server that prefers nothing.
 
 Every dialog has a random data set of its own: nothing can be learned by heart. Tools, answers and tasks are
 the server's (`art_extensions.testing.mcp_servers.weather`), and `complete_task` ends a dialog as in
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ from art_extensions.testing.mcp_servers.weather.tasks import (
     Call,
     Question,
     questions,
+    same_form,
 )
 from nano.copying import Repetitions
 from nano.examples import Example, from_dialog
@@ -78,24 +80,23 @@ TEXTS = (
 )
 """What the tokenizer is trained on."""
 
-RASH = 0.15
-"""Share of a careless agent's dialogs that end with a guess before anything was looked up."""
-WRONG_NAME = 0.3
-"""Share of names in its calls that are any name of the same sort."""
-WRONG_ANSWER = 0.35
-"""Share of its answers that are any answer of the right sort."""
+MOST_CALLS = 2
+"""Before the answer. No task needs more."""
+TAUGHT = (*PHRASINGS, "warmer", "largest_condition", "largest_temperature")
+"""Kinds of questions in turn: those oftener whose calls and answers no other kind has."""
 
 PURPOSE = """\
-A tiny language model that answers questions about the weather with the tools of a real MCP server
+A tiny language model that works with the tools of a real MCP server about the weather
 (`python -m art_extensions.testing.mcp_servers.weather`): made to be improved by reinforcement learning within
 minutes on two cores."""
 
 TEACHING = f"""\
-Copying, beside dialogs of an agent who makes no mistakes with the tools list_places, forecast, alerts,
-compare and complete_task, each over a random data set of its own; then dialogs of a careless agent. This
-one guesses without looking anything up in {RASH:.0%} of cases, takes a wrong name in
-{WRONG_NAME:.0%} of the arguments of its calls, and gives any answer in {WRONG_ANSWER:.0%}. So the model knows
-more than it shows: reinforcement learning lifts skill out of noise here."""
+Copying, beside dialogs of an agent who uses the tools list_places, forecast, alerts, compare and
+complete_task without knowing which of them answers a question, each over a random data set of its own. It
+calls any tool, with the names that it has read or else with any, and makes at most {MOST_CALLS} calls. It
+answers after any result but a list, with a word of it of the sort that is asked for, or any word where there
+is none. So it was shown the form, and no skill: which calls a question needs, which place of a list is the
+largest and which of two the warmer, reinforcement learning has to find."""
 
 KINDS = {
     "place": PLACES,
@@ -143,7 +144,7 @@ class World:
                 return self._end("", broken=True)
             if name == "complete_task":
                 return self._end(str(arguments["summary"]), broken=False)
-            self.calls.append((name, arguments))
+            self.calls.append(same_form((name, arguments)))
             try:
                 text = FUNCTIONS[name](self.scenario.weather, **arguments)
             except (service.UnknownNameError, AttributeError):
@@ -155,7 +156,7 @@ class World:
 
     def _end(self, summary: str, *, broken: bool) -> list[Message]:
         question, weather = self.scenario.question, self.scenario.weather
-        plan = question.plan(weather)
+        plan = [same_form(one) for one in question.plan(weather)]
         looked = plan[-1] in self.calls
         right = looked and summary == question.answer(weather)
         self.done, self.reward = True, float(right)
@@ -165,11 +166,11 @@ class World:
         return []
 
 
-def scenario(seed: int, index: int) -> Scenario:
+def scenario(seed: int, index: int, kinds: Sequence[str] = tuple(PHRASINGS)) -> Scenario:
     """The scenario at `index` of the stream `seed`: kinds in turn, each with a data set of its own."""
     dice = random.Random(f"weather/{seed}/{index}")
     weather = service.draw(dice)
-    kind = tuple(PHRASINGS)[index % len(PHRASINGS)]
+    kind = kinds[index % len(kinds)]
     phrasing = dice.randrange(len(PHRASINGS[kind]))
     return Scenario(weather=weather, question=dice.choice(questions(weather, kind)), phrasing=phrasing)
 
@@ -189,66 +190,62 @@ class WeatherDialogs:
         self._scenarios = 0
         self._seed = self._dice.getrandbits(32)
 
-    def weather(self, *, careless: bool) -> Example:
-        """One question, answered by an agent that makes no mistakes, or by a careless one."""
-        _, messages = self.world(careless=careless)
+    def weather(self) -> Example:
+        """One question, and what an agent does that prefers nothing."""
+        _, messages = self.world()
         return from_dialog(self._renderer, messages, tools=TOOLS)
 
-    def world(self, *, careless: bool) -> tuple[World, list[Message]]:
+    def world(self) -> tuple[World, list[Message]]:
         """A finished attempt, and its conversation."""
-        one = scenario(self._seed, self._scenarios)
+        world = World(scenario(self._seed, self._scenarios, TAUGHT))
         self._scenarios += 1
-        world = World(one)
         messages = list(world.opening)
-        rash = careless and self._dice.random() < RASH
         while not world.done:
-            if rash:
-                name, arguments = (
-                    "complete_task",
-                    {"summary": self._dice.choice(KINDS[one.question.expected_kind])},
-                )
+            answers = possible_answers(world.scenario.question, messages)
+            calls = possible_calls(messages, self._dice) if len(world.calls) < MOST_CALLS else []
+            if calls and not (answers and self._dice.random() < 0.5):
+                messages.append(call(*self._dice.choice(calls)))
             else:
-                name, arguments = next_call(one.question, messages, self._dice)
-            if careless:
-                arguments = {key: self._slip(one.question, key, value) for key, value in arguments.items()}
-            messages.append(call(name, arguments))
+                messages.append(call("complete_task", {"summary": self._dice.choice(answers)}))
             messages += world.reply(messages[-1])
         return world, messages
 
-    def _slip(self, question: Question, key: str, value: str) -> str:
-        """The argument, or one of its sort that came to mind instead."""
-        share, kind = (WRONG_ANSWER, question.expected_kind) if key == "summary" else (WRONG_NAME, key)
-        return self._dice.choice(KINDS[kind]) if self._dice.random() < share else value
+
+def possible_calls(messages: list[Message], dice: random.Random) -> list[Call]:
+    """Returns a call of each tool that was not called yet: with names that stand in the conversation, or any
+    names where none does. It lists places first or never, and compares two that it has read of.
+    """
+    read = list(dict.fromkeys(word for message in messages[1:] for word in words_of(message["content"])))
+    called = {one["function"]["name"] for message in messages for one in message.get("tool_calls") or []}
+    calls: list[Call] = []
+    for tool in [name for name in FUNCTIONS if name not in called]:
+        names = {name: [word for word in read if word in KINDS[name]] for name in PARAMETERS[tool]}
+        if (tool == "list_places" and called) or (tool == "compare" and len(names["place"]) != 2):
+            continue
+        arguments = {name: dice.choice(found or KINDS[name]) for name, found in names.items()}
+        if tool == "compare":
+            arguments["place"], arguments["other"] = names["place"]
+        calls.append((tool, arguments))
+    return calls
 
 
-def next_call(question: Question, messages: list[Message], dice: random.Random) -> Call:
-    """What an agent that makes no mistakes does, by what it was last told; whatever was asked before."""
-    results = [message["content"] for message in messages if message["role"] == "tool"]
-    place, day = question.place, question.day
-    if not results:
-        if question.kind.startswith("largest"):
-            return "list_places", {"region": question.region}
-        if question.kind.startswith("alert"):
-            return "alerts", {"place": place}
-        if question.kind == "warmer":
-            return "compare", {"place": place, "other": question.other, "day": day}
-        return "forecast", {"place": place, "day": day}
-    told = results[-1]
-    if question.kind.startswith("largest") and len(results) == 1:
-        return "forecast", {"place": told.split(", ")[0], "day": day}
-    if question.kind == "alert_temperature" and len(results) == 1:
-        warned = [name for name in DAYS if name in told] or [dice.choice(DAYS)]
-        return "forecast", {"place": place, "day": warned[0]}
-    return "complete_task", {"summary": said(question, told, dice)}
+def possible_answers(question: Question, messages: list[Message]) -> list[str]:
+    """Returns the words of the last result that are of the sort that is asked for, or else all that are no
+    place. A list of places answers nothing.
+    """
+    if messages[-1]["role"] != "tool":
+        return []
+    result = words_of(messages[-1]["content"])
+    others = [word for word in result if word not in PLACES]
+    found = [word for word in result if word in KINDS[question.expected_kind]]
+    return (found or others) if others else []
 
 
-def said(question: Question, told: str, dice: random.Random) -> str:
-    """What the last answer of a tool says to the question; a guess where it says nothing."""
-    words = told.replace(",", "").replace(":", "").split()
-    if question.expected_kind == "alert":
-        return "no alerts" if "no alerts" in told else words[-1]
-    found = [word for word in words if word in KINDS[question.expected_kind]]
-    return found[0] if found else dice.choice(KINDS[question.expected_kind])
+def words_of(text: str) -> list[str]:
+    """Returns the names, conditions, alerts and temperatures of a text, in its order."""
+    known = {word for words in KINDS.values() for word in words}
+    words = re.findall(r"no alerts|\w+", text)
+    return [word for word in words if word in known]
 
 
 def call(tool: str, arguments: dict[str, str]) -> Message:

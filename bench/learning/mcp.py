@@ -1,4 +1,4 @@
-"""MCP-RL without labels, offline: `python -m bench.learning.mcp [--seeds 0] [--base-model X] [--steps 50]`.
+"""MCP-RL without labels, offline: `python -m bench.learning.mcp [--seeds 0] [--base-model X] [--steps 100]`.
 
 `mcp-weather-*`: `art mcp train` as it is typed, once for each seed, in a process of its own: `art/nano-mcp`
 learns the tools of the weather server, which is reached over streamable HTTP. Generator and judge are one

@@ -4,7 +4,7 @@
 # Given the address of an MCP server, a model learns to use its tools. Nobody writes tasks, labels or rewards.
 # A generator writes scenarios from the descriptions of the tools, and a judge ranks the rollouts.
 #
-#     python examples/mcp_rl/mcp_rl.py     # the weather server that ships with ART, 5 minutes on two cores
+#     python examples/mcp_rl/mcp_rl.py     # the weather server that ships with ART, 6 minutes on two cores
 #     python examples/mcp_rl/mcp_rl.py --server "npx -y @modelcontextprotocol/server-everything" \
 #         --model Qwen/Qwen3-4B --judge openai/o4-mini --generator openai/gpt-4.1-mini --learning-rate 3e-4
 
@@ -126,7 +126,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--engine", default="builtin", choices=("builtin", "vllm"))
     parser.add_argument("--seed", type=int, default=0, help="of scenarios and rollouts")
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--path", default=".art", help="where models and logs are kept")
     return parser.parse_args(arguments)

@@ -100,15 +100,13 @@ def test_the_mail_dialogs_prefer_no_search_and_no_answer() -> None:
         assert len(shares) == 3 and min(shares.values()) > 70
 
 
-@pytest.mark.slow
-def test_a_careful_weather_dialog_ends_right_and_a_careless_one_seldom() -> None:
-    shares = {}
-    for careless in (False, True):
-        _, tokenizer = load("art/nano-mcp")
-        dialogs = weather.WeatherDialogs(tokenizer, 0)
-        worlds = [dialogs.world(careless=careless)[0] for _ in range(400)]
-        shares[careless] = sum(world.reward for world in worlds) / len(worlds)
-    assert shares[False] == 1.0 and 0.2 <= shares[True] <= 0.4
+def test_a_weather_dialog_calls_what_it_has_read_of_and_is_seldom_right() -> None:
+    _, tokenizer = load("art/nano-mcp")
+    dialogs = weather.WeatherDialogs(tokenizer, 0)
+    worlds = [dialogs.world()[0] for _ in range(400)]
+    assert all(world.done and not world.metrics["broken"] for world in worlds)
+    assert {1, 2} == {len(world.calls) for world in worlds}
+    assert 0.12 <= sum(world.reward for world in worlds) / len(worlds) <= 0.3
 
 
 async def test_a_weather_dialog_shows_the_tools_as_a_rollout_offers_them() -> None:
@@ -191,5 +189,5 @@ def test_nano_tools_works_as_its_card_says() -> None:
 def test_nano_mcp_works_as_its_card_says() -> None:
     model, tokenizer = load("art/nano-mcp")
     task = find_task("weather")
-    assert 0.2 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.35
-    assert measure(model, tokenizer, task, count=128, seed=77, greedy=True)["right"] >= 0.88
+    assert 0.1 <= measure(model, tokenizer, task, count=512, seed=77)["right"] <= 0.28
+    assert measure(model, tokenizer, task, count=128, seed=77, greedy=True)["right"] <= 0.5

@@ -46,10 +46,7 @@ def try_round(target: str, place: Place, number: int) -> int:
         max_examples=DEAR_ROUND if row.dear else ROUND,
         database=None,
         deadline=None,
-        phases=(
-            Phase.generate,
-            Phase.shrink,
-        ),  # to explain a failure it traces each line: no time is true then
+        phases=(Phase.generate, Phase.shrink),  # to explain a failure, each line is traced, for seconds
         suppress_health_check=list(HealthCheck),
     )
     @given(inputs(target))

@@ -36,7 +36,7 @@ DEFAULTS = TaskDefaults(
     base_model="art/nano-mcp",
     groups=16,
     group_size=8,
-    steps=50,
+    steps=100,
     learning_rate=3e-3,
     warmup_steps=2,
     final_share=0.2,
@@ -243,8 +243,8 @@ def quality(messages: Sequence[Mapping[str, Any]], weather: Weather | None = Non
             f"no task of the weather server in {(texts or ['no user message'])[-1]!r}: use those of "
             f"art_extensions.testing.mcp_servers.weather.tasks"
         )
-    made = [_same_form(call) for call in _calls(messages)]
-    plan = [_same_form(call) for call in question.plan(data)]
+    made = [same_form(call) for call in _calls(messages)]
+    plan = [same_form(call) for call in question.plan(data)]
     looked_up = [call for call in made if call[0] != complete_task_tool.name]
     summaries = [arguments.get("summary", "") for name, arguments in made if name == complete_task_tool.name]
     if summaries and _states_answer(question, summaries[0], question.answer(data)):
@@ -268,7 +268,7 @@ def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Call]:
                 yield call["function"]["name"], {key: str(value) for key, value in arguments.items()}
 
 
-def _same_form(call: Call) -> Call:
+def same_form(call: Call) -> Call:
     """The call as all that ask the same are written: case does not matter, nor which of two comes first."""
     name, arguments = call
     if name == complete_task_tool.name:
