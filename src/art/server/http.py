@@ -32,6 +32,7 @@ from art.errors import (
     WorkerError,
     WorkerStalledError,
     WorkerUnreachableError,
+    cut_message,
 )
 from art.process.resources import trim_memory_in_thread
 from art.server.tenancy import Tenant, redact_for_tenant
@@ -522,15 +523,8 @@ def error_body(error: ARTError, tenant: Tenant = None) -> dict[str, Any]:
     status, _ = status_of(error)
     code = error.code if isinstance(error, ServerError) else _CODES.get(type(error), "internal_error")
     param = error.param if isinstance(error, ServerError) else None
-    message = _shortened(redact_for_tenant(tenant, str(error)))
+    message = cut_message(redact_for_tenant(tenant, str(error)), _LONGEST_MESSAGE)
     return {"error": {"message": message, "type": _kind(status), "param": param, "code": code}}
-
-
-def _shortened(message: str) -> str:
-    """Messages show the values they are about, and a value may be as large as the body."""
-    if len(message) <= _LONGEST_MESSAGE:
-        return message
-    return f"{message[: _LONGEST_MESSAGE // 2]} ... {message[-_LONGEST_MESSAGE // 4 :]}"
 
 
 _CODES: dict[type[ARTError], str] = {

@@ -106,7 +106,7 @@ def _number(value: object, path: str) -> float:
     """A reward. Raises: ValueError for what is no finite number."""
     try:
         number = float(value) if isinstance(value, str | int | float) else math.nan
-    except ValueError:
+    except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise ValueError(f"{path} has {value!r:.60}, which is no finite number")

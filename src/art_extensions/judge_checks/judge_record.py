@@ -79,9 +79,9 @@ class JudgeRecord:
                 if judge != self.judge:
                     continue
                 self._count({name: float(value) for name, value in found.items()})
-            except (ValueError, TypeError, AttributeError, KeyError) as error:
+                self._known[key] += 1
+            except (ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
                 raise ConfigurationError(
                     f"{path}, line {number}: {line[:80]!r} is no line of a judge's record ({error}); "
                     "JudgeChecks(record=...) takes a file of its own"
                 ) from error
-            self._known[key] += 1

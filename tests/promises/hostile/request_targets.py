@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote
 
 import httpx
 from places import Place
@@ -53,7 +54,9 @@ def other_routes(content: bytes, place: Place) -> object:
         sent = json.dumps(body).encode()
     except (ValueError, TypeError, KeyError, RecursionError):
         path, sent = "/art/models", content
-    return accepted(place.gateway.ask("/" + str(path).lstrip("/")[:LONGEST_PATH], sent))
+    return accepted(
+        place.gateway.ask("/" + quote(str(path).lstrip("/"), "/?&=", errors="replace")[:LONGEST_PATH], sent)
+    )
 
 
 def gradients(content: bytes, place: Place) -> object:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, overload
 from art.errors import ConfigurationError
 from art.process.foreign_files import parse_json
 from art.types import kind_of
+from art.wire.quoting import quote_value
 
 DIFFICULTIES = range(1, 6)
 
@@ -300,9 +301,11 @@ class PlannedScenario(GeneratedScenario):
         """
         task, difficulty, plan = data.get("task"), data.get("difficulty"), data.get("plan") or ()
         if not isinstance(task, str) or not task.strip():
-            raise ConfigurationError(f"a scenario has a task, a text; this one has {task!r}")
+            raise ConfigurationError(f"a scenario has a task, a text; this one has {quote_value(task)}")
         if not isinstance(plan, Sequence) or not all(isinstance(call, Mapping) for call in plan):
-            raise ConfigurationError(f"the plan of {task!r} is not a list of calls: {plan!r}")
+            raise ConfigurationError(
+                f"the plan of {quote_value(task)} is not a list of calls: {quote_value(plan)}"
+            )
         calls = tuple(PlannedCall.from_dict(call) for call in plan)
         return cls(task.strip(), whole_number(difficulty), calls, data.get("pass_rate"))
 
