@@ -1,4 +1,4 @@
-"""Who gets the credit: eleven estimators and two baselines on three tasks, five seeds each, with the same
+"""Who gets the credit: twelve estimators and two baselines on three tasks, five seeds each, with the same
 rollouts.
 
     python -m bench.learning.estimators [--task NAME] [--method NAME] [--seeds 5] [--tables]
@@ -50,6 +50,7 @@ ESTIMATORS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
         "grpo, 4 minibatches": {"name": "grpo", **FOUR_UPDATES},
         **{name: {"name": name} for name in ("ppo_critic", "ppo_value", "turn_gae")},
+        "turn_gae, lam 0.5": {"name": "turn_gae", "advantage": {"lam": 0.5}},
     }
 )
 BEST_OF_N, PROMPTING = "best_of_n", "prompting"

@@ -90,7 +90,7 @@ class TemplateRenderer(DefaultRenderer):  # type: ignore[misc]
                     **arguments,
                 )
             )
-        except TemplateError as error:
+        except (TemplateError, NameError) as error:  # jinja2 compiles 1e999 to a name, `inf`
             raise ValueError(str(error)) from error
 
     def bridge_to_next_turn(

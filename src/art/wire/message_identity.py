@@ -39,7 +39,8 @@ def message_key(message: Mapping[str, Any]) -> bytes:
     functions = [as_dict(call).get("function") or as_dict(call) for call in message.get("tool_calls") or ()]
     if message.get("function_call"):
         functions.append(message["function_call"])
-    calls = ((str(call.get("name")), call.get("arguments")) for call in map(as_dict, functions))
+    made = (one for one in map(as_dict, functions) if isinstance(one, Mapping))
+    calls = ((str(call.get("name")), call.get("arguments")) for call in made)
     return message_identity(str(message.get("role")), _text(message.get("content")), calls)
 
 

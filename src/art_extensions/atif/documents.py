@@ -18,6 +18,7 @@ from art.errors import ConfigurationError
 from art.tracking.trajectory_lines import dict_to_trajectory
 from art.tracking.trajectory_rows import all_fields, from_text, to_text
 from art.trajectories import Trajectory
+from art.wire.quoting import quote_value
 from art_extensions.atif.residue import add_residue, residue_of
 from art_extensions.atif.steps import (
     OURS,
@@ -109,6 +110,8 @@ def from_atif(document: Mapping[str, Any]) -> Trajectory:
     read = [document, *below]
     sizes = [[len(messages_of(step)) for step in one["steps"]] for one in read]
     own = trajectory.metadata
+    if not isinstance(own, Mapping):
+        raise ConfigurationError(f"extra: ART's own part is damaged: its metadata is {quote_value(own)}")
     trajectory.metadata = {**own, THEIRS: {"sizes": sizes}}
     residue = residue_of(to_atif(trajectory), document)
     if residue is None:
