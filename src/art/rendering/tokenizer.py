@@ -25,6 +25,7 @@ from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from typing import Any
 
+from art.errors import ConfigurationError
 from art.process.imports import import_lock
 
 _MARK: ContextVar[str | None] = ContextVar("the mark of a rendering", default=None)
@@ -37,7 +38,8 @@ _HTML = re.compile(
 )
 """Added tokens of some vocabularies that are words of a text, not markers."""
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
-_ROUNDS = 8
+_ROUNDS, _LONGEST = 8, 1000
+"""Marks of one text; characters of a special token, whose every beginning is kept."""
 
 
 def current_mark() -> str | None:
@@ -68,8 +70,10 @@ class SpecialTokens:
         self._word_tokens = [token for number, token in added.items() if number not in special]
         spelled = sorted({token.content for token in special.values()}, key=len, reverse=True)
         self._begins = re.compile(f"(?=(?:{'|'.join(map(re.escape, spelled))}))") if spelled else None
-        self._parts = frozenset(text[:end] for text in spelled for end in range(1, len(text)))
         self._longest = max(map(len, spelled), default=0)
+        if self._longest > _LONGEST:
+            raise ConfigurationError(f"a special token has {self._longest:,} characters; {_LONGEST} at most")
+        self._parts = frozenset(text[:end] for text in spelled for end in range(1, len(text)))
         self._normalized = backend.normalizer is not None and any(t.normalized for t in special.values())
 
     # Conversations

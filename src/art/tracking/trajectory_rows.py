@@ -279,8 +279,7 @@ def build_record(fields: dict[str, Any], trajectory_class: type[Trajectory] = Tr
     if not further:
         return Trajectory.model_construct(**known)  # what was written was valid; keep 1 apart from 1.0
     logged = LoggedTrajectory.model_construct(**known)
-    assert logged.model_extra is not None
-    logged.model_extra.update(further)  # a file sets no `__class__`
+    logged.__pydantic_extra__ = further  # a file sets no `__class__`
     return logged
 
 
