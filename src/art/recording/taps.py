@@ -193,7 +193,7 @@ def _record_reply(listener: Listener, call: _Call | None, started_at: float) -> 
                 hear_reply(listener, call.dialect, call.request, reply, started_at, call.answered_by)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             # A server may answer anything; the program that asked reads it as it likes.
-            _log.warning("a call of %s is not recorded: %r", call.answered_by.base_url, error)
+            _log.warning("a call of %s is not recorded: %.500r", call.answered_by.base_url, error)
 
     if (reading := call.watch(hear_body)) is not None:
         listener.on_close.append(partial(reading.hand_over, hear_body))
