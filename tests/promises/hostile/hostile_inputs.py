@@ -142,9 +142,8 @@ def try_input(row: Outside, read: Callable[[bytes], object], content: bytes) -> 
         try:
             read(content)
         except row.allowed as error:
-            said = (
-                "" if isinstance(error, ValidationError) else str(error)
-            )  # whoever shows pydantic's cuts it
+            # Whoever shows an error of pydantic cuts it.
+            said = "" if isinstance(error, ValidationError) else str(error)
             assert len(said) < LONGEST_MESSAGE, f"a message of {len(said)} characters"
             return error
     return None
