@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from io import BytesIO
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from PIL import Image
@@ -95,6 +97,26 @@ def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(size: tupl
     images = ImageFormat(placeholder=9, side=SIDE, tokens=TOKENS, before=(), after=())
     with pytest.raises(RequestError, match="pixels"):
         images.fitted(claiming(*size))
+
+
+def webp(size: tuple[int, int], **settings: Any) -> bytes:
+    written = BytesIO()
+    Image.new("RGB", size, (9, 99, 9)).save(written, "WEBP", **settings)
+    return written.getvalue()
+
+
+@pytest.mark.parametrize("settings", [{}, {"lossless": True}, {"exif": b"Exif\0\0x"}])
+def test_a_webp_is_refused_by_the_size_that_it_claims(settings: dict[str, Any]) -> None:
+    """Pillow makes room for all pixels of one to open it."""
+    images = ImageFormat(placeholder=9, side=SIDE, tokens=TOKENS, before=(), after=())
+    assert images.fitted(webp((300, 17), **settings))
+    with pytest.raises(RequestError, match="5001 x 5002 pixels"):
+        images.fitted(webp((5001, 5002), **settings))
+    with (
+        mock.patch("PIL.Image.open", side_effect=AssertionError),
+        pytest.raises(RequestError, match="pixels"),
+    ):
+        images.fitted(webp((5002, 5001), **settings))
 
 
 @pytest.mark.parametrize("file", [b"", b"GIF89a", picture(1)[:200], Path(__file__).read_bytes()])

@@ -142,13 +142,10 @@ def _fitted(file: bytes, side: int) -> bytes:
             from PIL import Image, ImageOps
 
     try:
+        if file[8:12] == b"WEBP":
+            _check_size(*_webp_size(file))
         opened = Image.open(BytesIO(file), formats=("PNG", "JPEG", "WEBP", "GIF"))
-        width, height = opened.size
-        if width * height > _MOST_PIXELS or max(width, height) > _MOST_SIDE:
-            raise ValueError(
-                f"it has {width} x {height} pixels; {_MOST_PIXELS:,} are the most, and {_MOST_SIDE:,} of a "
-                "side: send it smaller"
-            )
+        _check_size(*opened.size)
         picture = ImageOps.exif_transpose(opened).convert("RGB")
         if picture.size != (side, side):
             picture = picture.resize((side, side), Image.Resampling.LANCZOS)
@@ -159,3 +156,21 @@ def _fitted(file: bytes, side: int) -> bytes:
     written = BytesIO()
     picture.save(written, "PNG")
     return written.getvalue()
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > _MOST_PIXELS or max(width, height) > _MOST_SIDE:
+        raise ValueError(
+            f"it has {width} x {height} pixels; {_MOST_PIXELS:,} are the most, and {_MOST_SIDE:,} of a "
+            "side: send it smaller"
+        )
+
+
+def _webp_size(file: bytes) -> tuple[int, int]:
+    """Returns width and height as its first chunk has them: Pillow makes room for all pixels to open it."""
+    kind, bits = file[12:16], int.from_bytes(file[20:30], "little")
+    if kind == b"VP8X":
+        return 1 + (bits >> 32 & 0xFFFFFF), 1 + (bits >> 56)
+    if kind == b"VP8L":
+        return 1 + (bits >> 8 & 0x3FFF), 1 + (bits >> 22 & 0x3FFF)
+    return bits >> 48 & 0x3FFF, bits >> 64 & 0x3FFF
