@@ -89,7 +89,7 @@ def _settings(path: Path) -> dict[str, Any]:
         return tomllib.loads(read_foreign(path).decode())
     except RecursionError:
         raise ConfigurationError(f"{path}: {too_deep()}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also of a number with too many digits
         raise ConfigurationError(f"{path} is no TOML: {error}") from error
 
 

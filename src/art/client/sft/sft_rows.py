@@ -168,7 +168,7 @@ def _tools(where: str, tools: Any) -> list[Any] | None:
             tools = parse_json(tools)
         except ValueError as error:
             raise ConfigurationError(f"{where}: tools is a text that is not valid JSON: {error}") from error
-    if tools and not isinstance(tools, list):
+    if tools and not (isinstance(tools, list) and all(isinstance(one, Mapping) for one in tools)):
         raise ConfigurationError(f"{where}: tools is {quote_value(tools, 80)}, not a list of tools")
     return tools or None
 
