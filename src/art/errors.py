@@ -122,7 +122,7 @@ def did_you_mean(name: str, known: Iterable[str], *, likeness: float = 0.6) -> s
     return f"did you mean {close[0]!r}?" if close else ""
 
 
-def cut_message(message: str, most: int) -> str:
+def cut_message(message: str, most: int = 16_000) -> str:
     """Returns its beginning and its end: a message shows the values it is about, and these can be large."""
     return message if len(message) <= most else f"{message[: most // 2]} ... {message[-most // 4 :]}"
 
@@ -134,7 +134,7 @@ class ARTError(Exception):
     """The HTTP status that fits it."""
 
     def __init__(self, message: object = "", status_code: int | None = None) -> None:
-        super().__init__(cut_message(message, 16_000) if isinstance(message, str) else message)
+        super().__init__(cut_message(message) if isinstance(message, str) else message)
         self.detail = str(self)
         if status_code is not None:
             self.status_code = status_code
