@@ -130,7 +130,7 @@ def _messages(where: str, value: Any) -> list[dict[str, Any]]:
 
 def _message(where: str, message: Any) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise ConfigurationError(f"{where} is {quote_value(message, 80)}, not an object with a role")
+        raise ConfigurationError(f"{where} is {quote_value(message, 80)}, not a message with a role")
     given = _drop_nulls(message)
     speaker = given.pop("from", None) if "role" not in given else given["role"]
     role = ROLES.get(str(speaker).lower())
