@@ -105,6 +105,7 @@ def webp(size: tuple[int, int], **settings: Any) -> bytes:
     return written.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"lossless": True}, {"exif": Image.Exif()}])
 def test_a_webp_is_refused_by_the_size_that_it_claims(settings: dict[str, Any]) -> None:
     """Pillow makes room for all pixels of one to open it."""

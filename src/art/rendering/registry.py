@@ -102,7 +102,7 @@ def load_fast_tokenizer(model: str, *, here: bool) -> Any:
 
     try:
         return PreTrainedTokenizerFast.from_pretrained(model, local_files_only=here)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError) as error:  # the last of a configuration that is no object
         raise ConfigurationError(f"no fast tokenizer (tokenizer.json) for {model!r}: {error}") from error
 
 

@@ -130,7 +130,7 @@ def _call(call: Any) -> dict[str, Any] | None:
 def _result(message: Message, known: Collection[Any]) -> dict[str, Any]:
     result = {"content": _to_parts(message.get("content"))}
     call = message.get("tool_call_id")
-    return {"source_call_id": call, **result} if call in known else result
+    return {"source_call_id": call, **result} if isinstance(call, str) and call in known else result
 
 
 def messages_of(step: Mapping[str, Any]) -> list[dict[str, Any]]:
