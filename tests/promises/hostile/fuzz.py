@@ -22,8 +22,8 @@ from pathlib import Path
 
 import borrowed  # noqa: F401  it says where the others are
 import huggingface_hub.constants
-from hostile_inputs import inputs, outside, try_input, warm_up
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hostile_inputs import inputs, outside, try_input, trying, warm_up
+from hypothesis import given, seed
 from places import Place
 from targets import targets
 
@@ -42,13 +42,7 @@ def try_round(target: str, place: Place, number: int) -> int:
     warm_up(target, read)
 
     @seed(number)
-    @settings(
-        max_examples=DEAR_ROUND if row.dear else ROUND,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),  # to explain a failure, each line is traced, for seconds
-        suppress_health_check=list(HealthCheck),
-    )
+    @trying(DEAR_ROUND if row.dear else ROUND)
     @given(inputs(target))
     def try_one(content: bytes) -> None:
         tried.append(content)

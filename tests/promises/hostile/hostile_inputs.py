@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -154,6 +155,18 @@ def warm_up(target: str, read: Callable[[bytes], object]) -> None:
     content = next(iter(corpus_of(target).values()))
     with contextlib.suppress(Exception):  # the test of the corpus says what is wrong
         read(content)
+
+
+def trying(examples: int, **more: Any) -> settings:
+    """Returns how many inputs are tried, and how. Phase.explain traces each line: no time is true then."""
+    return settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        **more,
+    )
 
 
 LONGEST_MESSAGE = 20_000

@@ -20,9 +20,10 @@ from hostile_inputs import (
     limited,
     outside,
     try_input,
+    trying,
     warm_up,
 )
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from places import Place
 from targets import targets
 
@@ -70,14 +71,7 @@ def test_hostile_inputs_are_read_or_refused(place: Place, target: str) -> None:
         return
     warm_up(target, read)
 
-    @settings(
-        max_examples=DEAR_EXAMPLES if row.dear else EXAMPLES,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),  # as in fuzz.py
-        suppress_health_check=list(HealthCheck),
-    )
+    @trying(DEAR_EXAMPLES if row.dear else EXAMPLES, derandomize=True)
     @given(inputs(target))
     def try_one(content: bytes) -> None:
         try_input(row, read, content)
