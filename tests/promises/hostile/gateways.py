@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from chat_folder import write_chat_folder
@@ -20,6 +21,8 @@ from art.server.settings import LimitSettings
 TENANT = "alice"
 WAIT_S = 240.0
 PATIENCE_S = 0.5
+LONGEST_PATH = 60_000
+"""Characters. httpx, which asks here, refuses a longer one by itself; so does the server."""
 REFUSALS_OF_THE_WORLD = frozenset({503, 507})
 """What it answers where a worker, or room on the disk, is missing: none of them is a failure."""
 
@@ -46,9 +49,10 @@ class Gateway:
     ) -> httpx.Response:
         """Returns the reply to a tenant's request. Raises FailureError."""
         client = self.world.clients[TENANT]
+        raw_path = quote(path, "/?&=%", errors="replace")[:LONGEST_PATH]
         request = httpx.Request(
             method,
-            httpx.URL("http://art/").copy_with(raw_path=path.encode("ascii", "replace")),
+            httpx.URL("http://art/").copy_with(raw_path=raw_path.encode()),
             content=body,
             headers=[*client.headers.multi_items(), *(headers or {}).items()],
         )
