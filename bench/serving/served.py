@@ -21,6 +21,8 @@ from art.client.backends.local_server import ServerProcess, SupervisorLimits
 TEXTS = 64
 LIMIT_SECONDS = 300.0
 ENGINE = {"options": {"threads": 1}}
+LOWEST = "19"
+"""The lowest priority."""
 
 
 def cpu_seconds(*pids: int) -> float:
@@ -67,13 +69,34 @@ class Served:
             self.peak = max(self.peak, server.memory_info().rss)
 
 
+def yield_to_other_sessions(pid: int) -> None:
+    """Gives the session of this process the lowest priority. Linux shares the cores among sessions
+    (`man 7 sched`, autogroup), and a process's own priority counts within its session only.
+    """
+    with contextlib.suppress(FileNotFoundError):  # a kernel without it
+        Path(f"/proc/{pid}/autogroup").write_text(LOWEST, encoding="ascii")
+
+
 def start(job: dict[str, Any], *, lowest_priority: bool = False) -> subprocess.Popen[str]:
     """Returns the process of a load, which has its job.
 
     lowest_priority: it takes what the server leaves of the cores, as the load of another machine would.
     """
-    command = [*(["nice", "-n", "19"] if lowest_priority else []), sys.executable, "-m", "bench.serving.load"]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [
+        *(["nice", "-n", LOWEST] if lowest_priority else []),
+        sys.executable,
+        "-m",
+        "bench.serving.load",
+    ]
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=lowest_priority,
+    )
+    if lowest_priority:
+        yield_to_other_sessions(child.pid)
     assert child.stdin is not None
     child.stdin.write(json.dumps(job) + "\n")
     child.stdin.flush()

@@ -8,12 +8,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import socket
+import struct
 from collections import Counter
 from pathlib import Path
+from types import TracebackType
+from typing import cast
 
 import httpx
+import orjson
 import pytest
 from bench.serving.held_connections import KINDS, deep_body
+from bench.serving.lean_http import http_request
 from live import KEY, run_gateway
 from scripted_engine import ScriptedEngine
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -77,27 +83,56 @@ async def test_connections_that_are_hardly_used(
             assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
 
 
-@pytest.mark.slow
+def kept_of(port: int) -> list[str]:
+    """Connections of this server, since those of other tests may live on, and frames that an error keeps."""
+    kept = gc.get_objects()
+    connections = [one for one in kept if issubclass(type(one), HttpToolsProtocol)]
+    frames = [one.tb_frame.f_code for one in kept if isinstance(one, TracebackType)]
+    mine = [repr(one) for one in connections if one.server is not None and one.server[1] == port]
+    return mine + [one.co_qualname for one in frames if one.co_filename.endswith("server/app.py")]
+
+
+REQUESTS = {
+    "health": ("GET", "/health", b""),
+    "chat": ("POST", "/v1/chat/completions", orjson.dumps(CHAT)),
+    "streamed": ("POST", "/v1/chat/completions", orjson.dumps({**CHAT, "stream": True})),
+    "refused": ("POST", "/v1/chat/completions", orjson.dumps({**CHAT, "max_tokens": -1})),
+    "refused by a thread": ("POST", "/v1/chat/completions", b"[" * 200_000),
+    "nobody": ("POST", "/v1/chat/completions", orjson.dumps({**CHAT, "model": "nobody"})),
+    "no route": ("GET", "/nothing", b""),
+    "no tokens": ("POST", "/tokenize", orjson.dumps({"model": "nobody", "prompt": "hello"})),
+}
+BROKEN_OFF = struct.pack("ii", 1, 0)
+"""SO_LINGER with which a socket is reset, not closed."""
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("is_reset", [False, True])
 async def test_a_connection_that_has_ended_is_forgotten_at_once(
-    tmp_path: Path, engine: ScriptedEngine, renderer: LibraryRenderer
+    tmp_path: Path, engine: ScriptedEngine, renderer: LibraryRenderer, name: str, is_reset: bool
 ) -> None:
-    """The server collects garbage so rarely that connections in a cycle of references would stay for days."""
+    """The server collects garbage so rarely that connections in a cycle of references would stay for days,
+    with the bodies of what was refused.
+    """
 
     async with run_gateway(tmp_path / "ledger.sqlite", engine, renderer) as live:
-        headers = {"authorization": f"Bearer {KEY}"}
-        port = int(live.url.rpartition(":")[2])
-
-        def connections() -> int:
-            """Of this server alone: servers of other tests may still live in this process."""
-            kept = [one for one in gc.get_objects() if issubclass(type(one), HttpToolsProtocol)]
-            return sum(one.server is not None and one.server[1] == port for one in kept)
-
+        host, _, port = live.url.removeprefix("http://").partition(":")
+        request = http_request({"host": host, "key": KEY}, *REQUESTS[name])
         gc.collect()
+        before = kept_of(int(port))
         gc.disable()
         try:
-            async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=DEADLINE_S) as client:
-                assert (await client.get("/health")).status_code == 200
-                assert connections() == 1
-            await until(lambda: not connections())
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(request)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 ")
+            assert kept_of(int(port)) != before
+            if is_reset:
+                socket_of(writer).setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, BROKEN_OFF)
+            writer.close()
+            await until(lambda: kept_of(int(port)) == before)
         finally:
             gc.enable()
+
+
+def socket_of(writer: asyncio.StreamWriter) -> socket.socket:
+    return cast(socket.socket, writer.get_extra_info("socket"))

@@ -255,7 +255,6 @@ class App:
             self.counts.requests.end(seen)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, seen: CountedRequest) -> None:
-        tenant: Tenant = None
         anybody = asker = Caller(tenant=None)
         started = False
 
@@ -281,15 +280,12 @@ class App:
                 await self.pages(scope, receive, send)
                 return
             asker = self._key.require(scope)
-            tenant = asker.tenant
-            with self.bodies.use(tenant) as body:
-                known = {**with_tenant(scope, tenant), BODY: body}
+            with self.bodies.use(asker.tenant) as body:
+                known = {**with_tenant(scope, asker.tenant), BODY: body}
                 await self._dispatch(known, asker, receive, watched, seen)
         except (ARTError, HTTPException) as error:
-            await self._pace.hold_back(error, tenant)
-            is_valid = self._key.is_still_valid(scope, asker)
-            shown = _as_art_error(scope, error) if is_valid else self._key.refusal(scope)
-            await self._refusal(scope)(send, shown, tenant if is_valid else None)
+            await self._pace.hold_back(error, asker.tenant)
+            await self._refuse(scope, send, error, asker)
         except (ClientGoneError, ClientDisconnect):
             return
         except _KeyRevokedError:
@@ -297,12 +293,17 @@ class App:
             if not started:
                 await self._refusal(scope)(send, self._key.refusal(scope), None)
         except (Exception, asyncio.CancelledError) as error:
-            is_operator = asker is not anybody and tenant is None
-            log_file = self.log_file if is_operator else None
+            log_file = self.log_file if asker is not anybody and asker.tenant is None else None
             failed = self._disk_failure(error) or _failure(scope, error, log_file)
             if started:
                 raise
-            await self._refusal(scope)(send, failed, tenant)
+            await self._refusal(scope)(send, failed, asker.tenant)
+
+    async def _refuse(self, scope: Scope, send: Send, error: ARTError | HTTPException, asker: Caller) -> None:
+        # The error is no local of a frame that it came through: that cycle would keep the request's body.
+        is_valid = self._key.is_still_valid(scope, asker)
+        shown = _as_art_error(scope, error) if is_valid else self._key.refusal(scope)
+        await self._refusal(scope)(send, shown, asker.tenant if is_valid else None)
 
     async def _dispatch(
         self, scope: Scope, asker: Caller, receive: Receive, send: Send, seen: CountedRequest

@@ -49,8 +49,7 @@ class Intake:
     def enter(self) -> bool:
         """Returns whether somebody may begin at once; if not, `wait`."""
         if self._begun == 0:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(self._next_turn, loop)
+            asyncio.get_running_loop().call_soon(self._next_turn)
         if self.waiting or self._begun >= self._together:
             return False
         self._begun += 1
@@ -62,10 +61,10 @@ class Intake:
         if self._closed % CLOSED == 0:
             asyncio.get_running_loop().call_later(1.0, trim_memory_in_thread)
 
-    def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _next_turn(self) -> None:
         self._begun = min(self._together, len(self.waiting))
         if self._begun:
-            loop.call_soon(self._next_turn, loop)
+            asyncio.get_running_loop().call_soon(self._next_turn)
         for _ in range(self._begun):
             self.waiting.popleft()()
 
@@ -120,8 +119,7 @@ class _Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._in_head = False
-        self._head_bytes = 0
+        self._in_head, self._head_bytes = False, 0
         self._watch: asyncio.TimerHandle | None = None
         self._early: list[bytes] = []
         """What came before its turn."""
@@ -146,6 +144,7 @@ class _Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # which uvicorn leaves where the client broke the connection off
         self.is_lost = True
         self.intake.leave()
         if self.answered is not None:
