@@ -53,9 +53,9 @@ def test_of_a_thousand_rows_one_is_parsed(tmp_path: Path, monkeypatch: pytest.Mo
     for step in range(1000):
         metrics = {"val/reward" if step == 700 else "train/reward": 1.0}
         append_history_row(path, history_row(metrics, step=step, wall_clock=1.0))
-    parsed: list[Any] = []
-    parse = model_files.parse_json
-    monkeypatch.setattr(model_files, "parse_json", lambda text: parsed.append(text) or parse(text))
+    parsed: list[bytes] = []
+    parse = model_files._parse_row
+    monkeypatch.setattr(model_files, "_parse_row", lambda line: parsed.append(line) or parse(line))
     assert best_step(path, "val/reward") == 700 and len(parsed) == 1
     assert [one["step"] for one in read_history(path, steps=(12,))] == [12] and len(parsed) == 2
 
@@ -145,3 +145,28 @@ def test_what_no_log_writes_is_named_with_its_line_each_time(tmp_path: Path) -> 
     for _ in range(2):
         with pytest.raises(UnreadableFileError, match="line 4"):
             read.best_step()
+
+
+@pytest.mark.parametrize("has_orjson", [True, False])
+def test_rows_are_the_same_with_and_without_orjson(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_orjson: bool
+) -> None:
+    if not has_orjson:
+        monkeypatch.setattr(model_files, "orjson", None)
+    path = tmp_path / "history.jsonl"
+    rows = [
+        b'{"a": 1.5, "b": NaN}',
+        b'{"a": "\\ud800"}',
+        b'{"torn',
+        b"[1]",
+        b'{"n": [[1]], "a": 1e400}',
+        b"{}",
+    ]
+    path.write_bytes(b"\n".join(rows) + b"\n")
+    read = list(read_history(path))
+    assert repr(read) == repr(
+        [{"a": 1.5, "b": float("nan")}, {"a": "\ud800"}, {"n": [[1]], "a": float("inf")}, {}]
+    )
+    path.write_bytes(b'{"a": ' + b"[" * 200 + b"]" * 200 + b"}\n")
+    with pytest.raises(UnreadableFileError, match="line 1"):
+        list(read_history(path))

@@ -313,7 +313,7 @@ ARRIVAL_GRACE = 30.0
 """Seconds within which a small body must have come."""
 SLOWEST_ARRIVAL = 256 * 1024
 """Bytes a second at which a larger one must come."""
-_GIVEN_BACK = 16 * 1024 * 1024
+_GIVEN_BACK = 4 * 1024 * 1024
 """Bytes of bodies after which freed memory is given back to the system."""
 _LONGEST_MESSAGE = 4000
 

@@ -283,10 +283,10 @@ class LoggedSteps:
     def by_split(self) -> dict[str, list[int]]:
         """Returns the steps that are logged, oldest first, by split."""
         found: dict[str, set[int]] = {}
-        for path in sorted(self.folder.glob("*/*")):
+        for path in self.folder.glob("*/*"):
             if path.suffix in LOG_SUFFIXES and path.stem.isdecimal():
                 found.setdefault(path.parent.name, set()).add(int(path.stem))
-        return {split: sorted(steps) for split, steps in found.items()}
+        return {split: sorted(steps) for split, steps in sorted(found.items())}
 
     def path(self, split: str, step: int) -> Path:
         """Returns the path that `read_trajectory_groups` takes, whether there is a log or not."""

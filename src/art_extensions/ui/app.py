@@ -249,7 +249,7 @@ class RunPages:
 
     def _step(self, request: Request) -> tuple[RunFiles, str, int]:
         run, split, step = self._run(request), request.path_params["split"], request.path_params["step"]
-        known = run.splits().get(split, [])
+        known = run.splits.get(split, [])
         if step not in known and not (split == "train" and step in run.history.steps):
             raise HTTPException(404, f"Step {step} of {split} is not recorded in {run.key}.")
         return run, split, step

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from art.errors import ConfigurationError
 from art.tracking.folders import ModelPaths, find_model, lock_folder, model_folders
 from art.tracking.model_files import append_history_row, read_history
-from art.tracking.step_record import read_rollouts, recorded_steps
+from art.tracking.step_record import read_rollouts
 from art_extensions.ui.run_table import Found, HistoryRows, RunTable
 from art_extensions.ui.signatures import CAUSES, LAST_RESORT, SIGNATURES, Signature
 
@@ -195,11 +195,9 @@ def _findings(table: RunTable, reported: Collection[int] = ()) -> list[_Sight]:
 def _with_examples(table: RunTable, sight: _Sight) -> RunFinding:
     """The finding with the rollouts of its steps that show it best."""
     found, folder = sight.found, table.files.path
-    recorded = set(recorded_steps(folder))
     fitting = [
         (step, record)
         for step in found.steps
-        if step in recorded
         for record in read_rollouts(folder, step)
         if found.is_example(record)
     ]

@@ -10,6 +10,7 @@ page is read from its first key on, wherever it lies.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -97,7 +98,7 @@ class RolloutIndex:
             }
             there = {
                 (split, step): step_stamp(run, split, step)
-                for split, steps in run.splits().items()
+                for split, steps in run.splits.items()
                 for step in steps
             }
             for place in known.keys() - there.keys():
@@ -212,13 +213,14 @@ class RolloutIndex:
 
 def step_stamp(run: RunFiles, split: str, step: int) -> str:
     """Returns sizes and times of the files of a step: another text once one of them has changed."""
-    files = run.log.files(split, step)
+    logged = run.log.path(split, step)
+    files = [logged, logged.with_suffix(".jsonl")]
     if split == "train":
         files.append(run.files.rollouts(step))
     parts = []
     for file in files:
         with suppress(OSError):
-            found = file.stat()
+            found = os.stat(file)
             parts.append(f"{file.name}:{found.st_size}:{found.st_mtime_ns}")
     return " ".join(parts)
 

@@ -168,7 +168,7 @@ def _drawn_steps(one: ModelSteps, forked: set[int]) -> list[int]:
 def _places(one: ModelSteps, steps: Sequence[int], x_of: Mapping[int, int], y: int) -> list[LineagePlace]:
     newest, has_page = (
         max(one.kept, default=None),
-        {*one.run.splits().get("train", ()), *one.run.history.steps},
+        {*one.run.splits.get("train", ()), *one.run.history.steps},
     )
     places = []
     for step in steps:

@@ -69,7 +69,7 @@ def run_page(reader: RunReader, run: RunFiles, *, exported: bool = False) -> dic
     """Returns curves, steps, checkpoints and settings of a run. exported: with the charts of all metrics."""
     index = reader.index(run)
     index.refresh(run)
-    splits = run.splits()
+    splits = run.splits
     steps = run.history.steps
     statistics = RewardStatistics.of_run(run, index)
     curves = statistics.curves()
@@ -93,7 +93,7 @@ def run_page(reader: RunReader, run: RunFiles, *, exported: bool = False) -> dic
         "seconds": seconds_picture(run),
         "steps": rows,
         "checkpoints": run.checkpoints()[::-1],
-        "lineage": lineage_of(run, list(reader.runs().values())),
+        "lineage": lineage_of(run, list((reader.runs() | {run.key: run}).values())),
         "settings": {name: _shown_settings(value) for name, value in run.settings().items()},
         "changed": run.last_change(),
         "recorded": reader.index(run).count(ListQuery(run=run.key)),
@@ -179,7 +179,7 @@ def step_page(
     version = index.refresh(run)
     query = ListQuery(run=run.key, split=split, step=step)
     rows = index.rows(query)
-    steps = sorted({*run.splits().get(split, ()), *(run.history.steps if split == "train" else ())})
+    steps = sorted({*run.splits.get(split, ()), *(run.history.steps if split == "train" else ())})
     place = steps.index(step)
     row = run.history.steps.get(step, {})
     sheet = sheet_of(row) if split == "train" else {}

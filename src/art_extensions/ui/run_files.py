@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,9 +23,10 @@ from typing import Any, Literal, Protocol
 from art.process.foreign_files import open_foreign, parse_json
 from art.process.running_server import is_in_use
 from art.tracking.folders import ModelPaths, model_folders
-from art.tracking.model_files import read_history, read_json
+from art.tracking.model_files import read_json
 from art.tracking.trajectory_log import LoggedSteps
 from art_extensions.ui.access import EVERYBODY, Viewer
+from art_extensions.ui.run_history import Histories, HistoryTable
 
 SPLITS_FIRST = ("train", "val", "test")
 NO_SETTINGS = ("job_id", "groups", "discarded", "conversations", "batches", "learning_rates", "expected_step")
@@ -84,6 +85,7 @@ class RunFiles:
     files: ModelPaths
     viewer: Viewer = EVERYBODY
     stored: StoredRows = field(default=FILES, compare=False)
+    histories: Histories = field(default_factory=Histories, compare=False)
 
     def read_stored(self, part: Stored, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Returns the rows of a query of the server's jobs or samples; none where they cannot be read."""
@@ -96,14 +98,15 @@ class RunFiles:
 
     @cached_property
     def history(self) -> HistoryTable:
-        """The rows of `history.jsonl`, read once."""
-        return HistoryTable.read(self.files.history)
+        """The rows of `history.jsonl`, as they were when they were first asked for."""
+        return self.histories.table(self.files.history)
 
-    def splits(self) -> dict[str, list[int]]:
-        """Returns the steps that have logged trajectories or a record, oldest first, by split."""
+    @cached_property
+    def splits(self) -> Mapping[str, list[int]]:
+        """The steps that have logged trajectories or a record, oldest first, by split, as `history`."""
         logged = self.log.by_split()
         found = {_shown(self.log.folder / split): set(steps) for split, steps in logged.items()}
-        recorded = {int(path.name) for path in _folders(self.files.steps) if path.name.isdecimal()}
+        recorded = _recorded_steps(self.files.steps)
         if recorded:
             found["train"] = found.get("train", set()) | recorded
         first = [name for name in SPLITS_FIRST if name in found]
@@ -176,37 +179,6 @@ class RunFiles:
 
 
 @dataclass(frozen=True)
-class HistoryTable:
-    """The numbers of each step. Rows of one step, of several splits, are one."""
-
-    steps: dict[int, dict[str, float]] = field(default_factory=dict)
-    problem: str | None = None
-    """Why its file cannot be read to the end; what was read before the damage is shown."""
-
-    @classmethod
-    def read(cls, path: Path) -> HistoryTable:
-        steps: dict[int, dict[str, float]] = {}
-        problem = None
-        try:
-            for row in read_history(path):
-                step = row.get("step")
-                if isinstance(step, int) and not isinstance(step, bool):
-                    numbers = {name: float(value) for name, value in row.items() if _is_number(value)}
-                    steps.setdefault(step, {}).update(numbers)
-        except (OSError, ValueError, OverflowError) as error:
-            problem = f"{path.name} cannot be read: {str(error).removeprefix(f'{path}, ')}"
-        return cls(dict(sorted(steps.items())), problem)
-
-    def column(self, name: str) -> list[float | None]:
-        """Returns one number for each step, None where the step has none."""
-        return [row.get(name) for row in self.steps.values()]
-
-    def names(self) -> list[str]:
-        """Returns the names of all numbers, in order."""
-        return sorted({name for row in self.steps.values() for name in row})
-
-
-@dataclass(frozen=True)
 class CheckpointFacts:
     """One checkpoint that is kept."""
 
@@ -233,15 +205,23 @@ class LifeSign:
     words: str
 
 
-def find_runs(root: Path, viewer: Viewer = EVERYBODY, stored: StoredRows = FILES) -> dict[str, RunFiles]:
-    """Returns the runs of a data folder, of a run's folder, or of a folder of such folders, by their keys."""
-    found = {}
+def find_runs(
+    root: Path,
+    viewer: Viewer = EVERYBODY,
+    stored: StoredRows = FILES,
+    histories: Histories | None = None,
+) -> dict[str, RunFiles]:
+    """Returns the runs of a data folder, of a run's folder, or of a folder of such folders, by their keys.
+
+    histories: where what is read of them is kept; None: with what is returned.
+    """
+    found, kept = {}, histories or Histories()
     for place, data_dir in _data_folders(root):
         for path in model_folders(data_dir).values():
             project = _shown(path.parents[1])
             if project.startswith(viewer.prefix):
                 own = project.removeprefix(viewer.prefix)
-                run = RunFiles(place, own, _shown(path), data_dir, ModelPaths(path), viewer, stored)
+                run = RunFiles(place, own, _shown(path), data_dir, ModelPaths(path), viewer, stored, kept)
                 found[run.key] = run
     return found
 
@@ -292,6 +272,12 @@ def _data_folders(root: Path) -> Iterator[tuple[str, Path]]:
             yield HERE if parent == root else _shown(parent), folder
 
 
+def _recorded_steps(path: Path) -> set[int]:
+    with suppress(OSError), os.scandir(path) as found:
+        return {int(one.name) for one in found if one.name.isdecimal() and one.is_dir()}
+    return set()
+
+
 def _folders(path: Path) -> list[Path]:
     try:
         return sorted(one for one in path.iterdir() if one.is_dir())
@@ -316,7 +302,3 @@ def _changed(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")

@@ -18,7 +18,10 @@ from art_extensions.ui.formats import fate_kind, fate_words, number, signed
 from art_extensions.ui.index import ORDERS, PAGE, ListQuery, RolloutIndex, step_stamp
 from art_extensions.ui.rollout_rows import ListedRollout
 from art_extensions.ui.run_files import FILES, RunFiles, StoredRows, find_runs
+from art_extensions.ui.run_history import Histories
 
+NEARLY = 1.02
+"""Times the length of a history that was explained: a longer one is explained again."""
 FIRST_ROWS, MOST_ROWS, LONGEST_TEXT = 40, 20_000, 200
 """Rows of a list in the page: of one that is served, and of one that is kept as a file."""
 
@@ -28,15 +31,15 @@ class RunReader:
 
     def __init__(self, root: Path, viewer: Viewer = EVERYBODY, stored: StoredRows = FILES) -> None:
         self.root, self.viewer, self._stored = root, viewer, stored
-        self._logs = LogReader()
+        self._logs, self._histories = LogReader(), Histories()
         self._indexes: dict[Path, RolloutIndex] = {}
-        self._explanations: dict[Path, tuple[object, Explanation | None]] = {}
+        self._explanations: dict[Path, tuple[tuple[int, int], Explanation | None]] = {}
         """Folder of a run -> size and time of its history when it was read, and the explanation."""
         self._lock = threading.Lock()
 
     def runs(self) -> dict[str, RunFiles]:
         """Returns the runs that are there now, by their keys."""
-        return find_runs(self.root, self.viewer, self._stored)
+        return find_runs(self.root, self.viewer, self._stored, self._histories)
 
     def index(self, run: RunFiles) -> RolloutIndex:
         """Returns the index of a run's data folder."""
@@ -73,16 +76,20 @@ class RunReader:
         return []
 
     def explanation(self, run: RunFiles) -> Explanation | None:
-        """Returns what `art explain` says of the run; None before its first step of training."""
+        """Returns what `art explain` says of the run, which may be a fiftieth longer now; None before its
+        first step of training.
+        """
         history = run.files.history
-        stamp = (history.stat().st_size, history.stat().st_mtime_ns) if history.exists() else None
+        size, changed = (history.stat().st_size, history.stat().st_mtime_ns) if history.exists() else (0, 0)
         known = self._explanations.get(run.files.path)
-        if known is not None and known[0] == stamp:
-            return known[1]
+        if known is not None:
+            (known_size, known_change), found = known
+            if known_size < size <= NEARLY * known_size or (known_size, known_change) == (size, changed):
+                return found
         found = None
         with suppress(ARTError, OSError, ValueError, ArithmeticError):  # a damaged history has no notes
             found = explain_model(run.files.path, run.key)
-        self._explanations[run.files.path] = (stamp, found)
+        self._explanations[run.files.path] = ((size, changed), found)
         return found
 
     def list_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,9 @@ from art.wire.rollout_record import RolloutRecord
 
 WINDOW, ENDS = 5, 3
 """Steps of a mean; steps at each end of a run that are compared."""
+_NUMBERS = (int, float)
+_EVALUATED, _TRAINED = re.compile("^(val|test)/", re.MULTILINE), re.compile("train/")
+"""Metrics: of lines, and of one name. Runs have thousands of rows of a hundred names."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,8 @@ class HistoryRows:
     def add(self, row: Mapping[str, Any]) -> None:
         """Adds a row; several rows of one step are one. A row without a step is left out."""
         if isinstance(step := row.get("step"), int):
-            numbers = {k: float(v) for k, v in row.items() if isinstance(v, int | float)}
-            evaluated = any(name.startswith(("val/", "test/")) for name in numbers)
+            numbers = {k: v for k, v in row.items() if isinstance(v, _NUMBERS)}
+            evaluated = _EVALUATED.search("\n".join(numbers)) is not None
             (self.val if evaluated else self.train).setdefault(step, {}).update(numbers)
 
 
@@ -59,7 +63,7 @@ class RunTable:
     @classmethod
     def of_rows(cls, folder: Path, rows: HistoryRows, *, is_complete: bool = True) -> RunTable:
         """Returns the table of rows, without those that are of no training and of no evaluation."""
-        train = {s: row for s, row in sorted(rows.train.items()) if any(k.startswith("train/") for k in row)}
+        train = {s: row for s, row in sorted(rows.train.items()) if any(map(_TRAINED.match, row))}
         val = {step: row for step, row in sorted(rows.val.items()) if "val/reward" in row}
         return cls(ModelPaths(folder), train, val, is_complete)
 
@@ -101,10 +105,12 @@ class RunTable:
 def worst(values: dict[int, float]) -> tuple[float, tuple[int, ...]]:
     """Returns the highest mean over five steps that follow each other (fewer: all), and these steps."""
     steps = [*values]
+    if not steps:
+        return 0.0, ()
+    numbers = [*values.values()]
     starts = range(max(1, len(steps) - WINDOW + 1))
-    windows = [tuple(steps[start : start + WINDOW]) for start in starts if steps]
-    means = [(fmean(values[step] for step in one), one) for one in windows]
-    return max(means, key=lambda mean: mean[0], default=(0.0, ()))  # the first of equals
+    first = max(starts, key=lambda start: sum(numbers[start : start + WINDOW]))  # the first of equals
+    return fmean(numbers[first : first + WINDOW]), tuple(steps[first : first + WINDOW])
 
 
 def growth(values: dict[int, float]) -> float:

@@ -80,18 +80,18 @@ def test_only_what_has_changed_is_read_again(tmp_path: Path, monkeypatch: pytest
     )
     run, index = only_run(tmp_path), RolloutIndex(tmp_path)
     first = index.refresh(run)
-    assert index.refresh(run) == first and read == [1, 2]
+    assert index.refresh(only_run(tmp_path)) == first and read == [1, 2]
     made.step(3, [[trajectory("new", 1.0, "x"), trajectory("new2", 0.0, "y")]])
-    assert index.refresh(run) != first and read == [1, 2, 3]
+    assert index.refresh(only_run(tmp_path)) != first and read == [1, 2, 3]
     with (made.model / "steps" / "0001" / "rollouts.jsonl").open("a") as file:
         file.write('{"rollout": "s1a", "reward": 0.25}\n')
-    index.refresh(run)
+    index.refresh(only_run(tmp_path))
     assert read == [1, 2, 3, 1]
     assert index.rows(ListQuery(run=run.key, step=1, group=0))[0].reward == 0.25
     (made.model / "trajectories" / "train" / "0003.parquet").unlink()
     (made.model / "steps" / "0003" / "rollouts.jsonl").unlink()
     (made.model / "steps" / "0003").rmdir()
-    index.refresh(run)
+    index.refresh(only_run(tmp_path))
     assert index.count(ListQuery(run=run.key, step=3)) == 0
 
 

@@ -25,6 +25,7 @@ from art_extensions.ui import run_reader
 from art_extensions.ui.access import HEADERS, Viewer
 from art_extensions.ui.app import THREADS
 from art_extensions.ui.run_files import RunFiles, StoredRows
+from art_extensions.ui.run_history import Histories
 from waiting import until
 
 RUN = "/ui/runs/-/games/player"
@@ -251,12 +252,12 @@ async def test_pages_that_take_long_are_few_at_a_time_and_hold_up_no_request(
     go_on, reading, seen = threading.Event(), list[str | None](), list[int]()
     find_runs = run_reader.find_runs
 
-    def wait(root: Path, viewer: Viewer, stored: StoredRows) -> dict[str, RunFiles]:
+    def wait(root: Path, viewer: Viewer, stored: StoredRows, kept: Histories) -> dict[str, RunFiles]:
         reading.append(viewer.tenant)
         seen.append(len(reading))
         go_on.wait(60)
         reading.remove(viewer.tenant)
-        return find_runs(root, viewer, stored)
+        return find_runs(root, viewer, stored, kept)
 
     monkeypatch.setattr(run_reader, "find_runs", wait)
     asked = [

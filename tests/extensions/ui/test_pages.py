@@ -25,7 +25,7 @@ from art_extensions.ui.app import RunPages, export_runs
 from art_extensions.ui.conversation import visible
 from art_extensions.ui.curves import smooth
 from art_extensions.ui.export import EXPORTED, file_name
-from art_extensions.ui.run_files import HistoryTable
+from art_extensions.ui.run_history import HistoryTable
 from art_extensions.ui.run_list import runs_page
 from art_extensions.ui.step_seconds import NESTED, nested_seconds
 

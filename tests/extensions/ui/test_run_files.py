@@ -83,6 +83,6 @@ def test_the_files_of_a_run_are_not_written(tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     (run,) = find_runs(tmp_path).values()
     life_sign(run)
-    run.splits(), run.checkpoints(), run.settings()
+    run.splits, run.checkpoints(), run.settings()
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     assert after == before
