@@ -449,6 +449,7 @@ def run(
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    sys.setswitchinterval(0.001)  # a thread that reads a large body gives the loop its turn so soon
     with asyncio.Runner(loop_factory=factory) as runner:
         last = LastExit(settings.control.ending)
         try:
