@@ -231,10 +231,9 @@ class Trajectory(BaseModel):
     ) -> None:
         """Adds a reward to `reward` and says which turn earned it; algorithms of turns use it.
 
-        turn: a `Choice`, or the index of one in `messages_and_choices` (-1: the newest). state: what the
-        environment calls the state before the turn; turns in one state are compared. value: of the state
-        after the turn, for the algorithm `progress`. Raises: ConfigurationError for a turn that was not
-        sampled and a number that is not finite.
+        turn: a `Choice`, or the index of one in `messages_and_choices` (-1: the newest). state: the name of
+        the state before the turn; turns in one state are compared. value: of the state after it (`progress`).
+        Raises ConfigurationError for a turn that was not sampled, and what is or adds up to no finite number.
         """
         turns = self.messages_and_choices
         is_index = isinstance(turn, int) and -len(turns) <= turn < len(turns)
@@ -242,10 +241,11 @@ class Trajectory(BaseModel):
         sample = sample_id(choice) if is_choice(choice) else None
         if sample is None:
             raise ConfigurationError(f"reward_turn({turn!r:.100}): no turn that ART's server sampled")
-        for number in (reward, 0.0 if value is None else value):
-            if not math.isfinite(as_number("reward", number)):
+        earned = self.turn_rewards.get(sample, 0.0) + as_number("reward", reward)
+        for number in (earned, as_number("reward", value or 0.0)):
+            if not math.isfinite(number):
                 raise ConfigurationError(f"reward_turn(): {number!r} is no finite number")
-        self.turn_rewards[sample] = self.turn_rewards.get(sample, 0.0) + float(reward)
+        self.turn_rewards[sample] = earned
         if not isinstance(self.reward, Unscored):
             self.reward += float(reward)
         if state is not None:

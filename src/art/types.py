@@ -324,8 +324,10 @@ def as_number(name: str, value: Any, whose: str = "a rollout") -> float:
     all else that is no number.
     """
     if not isinstance(value, str | bytes):
-        with suppress(TypeError, ValueError):
+        with suppress(TypeError, ValueError, OverflowError):
             return float(value)
+    if isinstance(value, int):  # of 309 digits
+        return math.inf if value > 0 else -math.inf
     if isawaitable(value):
         remedy = "write `await` before the call that made it"
     elif name == "reward":
@@ -336,25 +338,40 @@ def as_number(name: str, value: Any, whose: str = "a rollout") -> float:
     raise ConfigurationError(f"{named} of {whose} is {kind_of(value)}, not a number: {remedy}")
 
 
+LARGEST_OF_TURNS = 1e37
+"""What all numbers of the turns of a rollout may add up to: differences of such sums fit into a float32."""
+
+
 def known_reward(trajectory: Any) -> float | None:
     """Returns a trajectory's reward; None where it is unscored. NaN and infinity are no reward: a mean of
-    nothing or a division by zero says nothing of the rollout.
+    nothing or a division by zero says nothing of the rollout. The same holds for those of its turns.
 
     Raises ConfigurationError for what is no number.
     """
-    if isinstance(trajectory.reward, Unscored):
+    if isinstance(trajectory.reward, Unscored) or _not_finite(trajectory) is not None:
         return None
-    value = as_number("reward", trajectory.reward)
-    return value if math.isfinite(value) else None
+    return as_number("reward", trajectory.reward)
 
 
 def unscored_reason(trajectory: Any) -> str | None:
     """Returns why `known_reward` knows none; None where it knows one."""
-    if isinstance(trajectory.reward, Unscored):
-        return trajectory.reward.reason
-    if known_reward(trajectory) is not None:
-        return None
-    return f"the reward is {trajectory.reward!r}, not a finite number"
+    return trajectory.reward.reason if isinstance(trajectory.reward, Unscored) else _not_finite(trajectory)
+
+
+def _not_finite(trajectory: Any) -> str | None:
+    """Says which number of a scored trajectory is not finite, or that those of its turns are too large: their
+    estimators add them up, and compare the sums of several rollouts in the trainer's float32.
+    """
+    numbers = {"the reward": as_number("reward", trajectory.reward)}
+    for name, of_turns in (("reward", trajectory.turn_rewards), ("value", trajectory.turn_values)):
+        for sample, value in of_turns.items():
+            numbers[f"the {name} of turn {sample!r}"] = as_number("reward", value, f"turn {sample!r}")
+    for name, value in numbers.items():
+        if not math.isfinite(value):
+            return f"{name} is {value!r}, not a finite number"
+    if len(numbers) > 1 and sum(map(abs, numbers.values())) > LARGEST_OF_TURNS:
+        return f"the rewards and values of its turns add up to more than {LARGEST_OF_TURNS:g}"
+    return None
 
 
 def function_name(work: Any) -> str:

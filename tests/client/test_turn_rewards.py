@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -14,6 +20,9 @@ from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
 from art.batch.build import build_batch
 from art.client.requests.train_request import train_groups
 from art.errors import ConfigurationError
+from art.types import LARGEST_OF_TURNS, known_reward
+from art.wire.algorithm import OF_TURNS
+from art.wire.jobs import TrainGroup
 
 ASK = {"role": "user", "content": "hello"}
 
@@ -49,12 +58,105 @@ def test_a_turn_that_was_not_sampled_has_no_reward(turn: Any) -> None:
         trajectory.reward_turn(turn, 1.0)
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "good", None])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, 10**400, Decimal("-inf"), "good", None])
 def test_a_reward_of_a_turn_is_a_finite_number(reward: Any) -> None:
     trajectory = art.Trajectory(messages_and_choices=[ASK, choice("s1")])
     with pytest.raises(ConfigurationError):
         trajectory.reward_turn(1, reward)
     assert trajectory.turn_rewards == {}
+
+
+def test_a_turn_whose_rewards_overflow_is_refused_where_it_is_made() -> None:
+    trajectory = art.Trajectory(messages_and_choices=[ASK, choice("s1")])
+    trajectory.reward_turn(1, 1e308)
+    with pytest.raises(ConfigurationError, match="inf is no finite number"):
+        trajectory.reward_turn(1, 1e308, value=1.0)
+    assert trajectory.turn_rewards == {"s1": 1e308} and trajectory.turn_values == {}
+    assert trajectory.reward == 1e308
+
+
+def rewards_are(value: Any) -> Callable[[art.Trajectory], object]:
+    return lambda one: one.turn_rewards.update(s1=value)
+
+
+def of_two_turns(value: float) -> Callable[[art.Trajectory], object]:
+    return lambda one: (one.reward_turn(1, value), one.reward_turn(2, value))
+
+
+WAYS_IN: dict[str, tuple[Callable[[art.Trajectory], object], str]] = {
+    "nan": (rewards_are(math.nan), "the reward of turn 's1' is nan"),
+    "minus infinity": (rewards_are(-math.inf), "the reward of turn 's1' is -inf"),
+    "a whole number of 400 digits": (rewards_are(10**400), "the reward of turn 's1' is inf"),
+    "a decimal": (rewards_are(Decimal("nan")), "the reward of turn 's1' is nan"),
+    "numpy": (rewards_are(np.float32("inf")), "the reward of turn 's1' is inf"),
+    "another dict": (lambda one: setattr(one, "turn_rewards", {"s1": math.nan}), "turn 's1' is nan"),
+    "a value": (lambda one: one.turn_values.update(s2=math.inf), "the value of turn 's2' is inf"),
+    "a sum": (of_two_turns(1e308), "the reward is inf"),
+    "a sum that the reward does not show": (
+        lambda one: one.turn_rewards.update(s1=1e308, s2=1e308),
+        "add up to more than 1e[+]37",
+    ),
+    "a sum of float32": (of_two_turns(1e37), "add up to more than 1e[+]37"),
+    "values": (lambda one: one.turn_values.update(s1=1e308, s2=-1e308), "add up to more than"),
+    "the reward": (lambda one: setattr(one, "reward", -(10**400)), "the reward is -inf"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_IN)
+async def test_a_number_of_a_turn_that_is_none_costs_its_rollout_and_not_the_batch(way: str) -> None:
+    write, reason = WAYS_IN[way]
+
+    async def play(name: str) -> art.Trajectory:
+        turns = [ASK, choice(f"{name}1"), choice(f"{name}2")]
+        trajectory = art.Trajectory(messages_and_choices=turns, reward=1.0, rollout_id=name)
+        if name == "s":
+            write(trajectory)
+        else:
+            trajectory.reward_turn(1, 0.5)
+        return trajectory
+
+    groups = await art.gather_trajectory_groups([art.TrajectoryGroup(play(name) for name in "sabc")])
+    assert known_reward(groups[0].trajectories[0]) is None
+    (group,) = train_groups(groups)
+    arrived = TrainGroup.model_validate_json(group.model_dump_json())
+    odd, *others = arrived.trajectories
+    assert odd.reward is None and odd.unscored_reason is not None
+    assert re.search(reason, odd.unscored_reason), odd.unscored_reason
+    assert [one.reward for one in others] == [1.5] * 3 and [len(one.turn_rewards) for one in others] == [
+        1
+    ] * 3
+    unscored = groups[0].trajectories[0].model_copy(update={"reward": art.Unscored("judge down")})
+    (group,) = train_groups([art.TrajectoryGroup([unscored])])
+    assert group.trajectories[0].unscored_reason == "judge down"
+
+
+async def test_a_reward_of_a_turn_that_is_no_number_fails_its_rollout() -> None:
+    async def play(reward: Any) -> art.Trajectory:
+        trajectory = art.Trajectory(messages_and_choices=[ASK, choice("s1")])
+        trajectory.turn_rewards["s1"] = reward
+        return trajectory
+
+    rollouts = [play(1.0), play("good"), play(None)]
+    (group,) = await art.gather_trajectory_groups([art.TrajectoryGroup(rollouts)], max_exceptions=2)
+    assert len(group.trajectories) == 1
+    assert all("the reward of turn 's1'" in one.message for one in group.exceptions)
+    with pytest.raises(ConfigurationError, match="reward of turn 's1' is 'good', a str, not a number"):
+        train_groups([art.TrajectoryGroup([await play("good")])])
+
+
+@pytest.mark.parametrize("kind", OF_TURNS)
+def test_the_largest_numbers_of_turns_can_be_trained(kind: Any) -> None:
+    """Two rollouts at opposite ends of what is allowed, spread over reward, turns and values."""
+    part = LARGEST_OF_TURNS / 3
+    for signs in itertools.product([1, -1], repeat=3):
+        whole, turn, value = (sign * part for sign in signs)
+        first, second = rollout("a", whole, {"a1": turn}, 9), rollout("b", -whole, {"b1": -turn}, 10)
+        rows = [
+            dataclasses.replace(first, turn_values={"a1": value}),
+            dataclasses.replace(second, turn_values={"b1": -value}),
+        ]
+        batch = build_batch([GroupRow(rollouts=rows)], algorithm=resolve(kind))
+        assert np.isfinite(batch.entries.advantage_E).all() and len(batch.entries.advantage_E)
 
 
 def test_a_turn_of_another_rollout_is_refused_before_anything_is_sent() -> None:

@@ -88,8 +88,8 @@ def train_groups(
     before these in the same job; no rollout gets a name of theirs. reward_parts: metrics that the algorithm
     takes as parts of the reward. replaced: others were rolled out in the place of these.
 
-    A reward that is NaN or infinite is none: the rollout is unscored, with a line in the log. So is one that
-    has none of its parts.
+    A reward that is NaN or infinite is none, also of a turn: the rollout is unscored, with a line in the
+    log. So is one that has none of its parts.
 
     Raises TokenMismatchError for a choice that no server of ours sampled, or one that appears twice in a
     trajectory, and ConfigurationError for a reward that is no number.
@@ -199,8 +199,10 @@ def _judge_figures(group: TrajectoryGroup) -> dict[str, float]:
     return _finite(group.metrics, [name for name in group.metrics if name.startswith(JUDGE_PREFIX)])
 
 
-def _finite(metrics: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
-    found = {name: float(metrics[name]) for name in names if metrics.get(name) is not None}
+def _finite(numbers: Mapping[str, Any], names: Iterable[str] | None = None) -> dict[str, float]:
+    """Returns those of these names, or all, that are finite numbers."""
+    given = {name: numbers.get(name) for name in (numbers if names is None else names)}
+    found = {name: as_number(name, value) for name, value in given.items() if value is not None}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -232,8 +234,8 @@ def _train_trajectory(
         unscored_reason=reason,
         parts=of_reward,
         samples=[one.sample for one in samples],
-        turn_rewards=_of_turns("turn_rewards", trajectory.turn_rewards, rollout, samples),
-        turn_values=_of_turns("turn_values", trajectory.turn_values, rollout, samples),
+        turn_rewards=_of_turns("turn_rewards", _finite(trajectory.turn_rewards), rollout, samples),
+        turn_values=_of_turns("turn_values", _finite(trajectory.turn_values), rollout, samples),
         turn_states=_of_turns("turn_states", trajectory.turn_states, rollout, samples),
         given=_given_histories(trajectory, rollout, samples) if given else [],
         notes=_notes(trajectory, scenario),
@@ -255,7 +257,7 @@ def _notes(trajectory: Trajectory, scenario: object) -> RolloutNotes:
     seconds = trajectory.metrics.get("duration")
     return RolloutNotes(
         scenario=None if scenario is None else str(scenario),
-        reward_parts={name: value for name, value in trajectory.metrics.items() if value is not None},
+        reward_parts={n: as_number(n, v) for n, v in trajectory.metrics.items() if v is not None},
         judge=trajectory._judge,
         started_at=trajectory.start_time.timestamp(),
         seconds=None if seconds is None else float(seconds),
