@@ -5,132 +5,42 @@ enumerated with their probabilities, then all groups of two and of three of them
 average is a sum, not a sample. An unbiased estimator equals the exact gradient to rounding.
 
 `turn_gae` looks at one rollout at a time, and at the values of a critic: arbitrary ones, and the exact ones.
+
+An algorithm is more than its advantages: a mean over tokens divides by the tokens of the batch, which depend
+on what was sampled. The second half is about whole rows, as `bench.learning.bias` enumerates them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from bench.learning import bias as named
+from bench.learning.small_tasks import (
+    TASKS,
+    Path,
+    Policy,
+    Values,
+    arbitrary_values,
+    exact_gradient,
+    rollout,
+    true_values,
+)
 
 from art.batch.advantages import advantages
+from art.batch.algorithms import TABLE, resolve
+from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
+from art.batch.build import build_batch
 from art.batch.turn_advantages import ESTIMATORS, TurnedRollout, gae_of_turns, turn_advantages
-from art.wire.algorithm import AdvantageSpec
+from art.wire.algorithm import OF_TURNS, AdvantageSpec, Algorithm
 
 UNBIASED = ("turn_return", "turn_rloo", "state_rloo", "progress")
-
-
-@dataclass(frozen=True)
-class Path:
-    """One trajectory: states, actions, rewards of turns, the reward at its end."""
-
-    states: tuple[str, ...]
-    actions: tuple[int, ...]
-    rewards: tuple[float, ...]
-    final: float
-    chance: float
-    """Of what the task does; the policy's own is apart."""
-
-
-def bandit_with_a_stop() -> Iterator[Path]:
-    """Up to three pulls; action 0 stops. The third pull pays most."""
-    for pulls in range(4):
-        stops = pulls < 3
-        actions = (1,) * pulls + ((0,) if stops else ())
-        rewards = tuple((0.1, 0.2, 1.0)[k] for k in range(pulls)) + ((0.0,) if stops else ())
-        yield Path(tuple(f"pull{k}" for k in range(len(actions))), actions, rewards, 0.0, 1.0)
-
-
-def key_and_door() -> Iterator[Path]:
-    """Take the key or not, walk, open the door or not: it opens with the key alone."""
-    for key, walk, tries in itertools.product((0, 1), repeat=3):
-        states = ("room1", f"hall-key{key}", f"door-key{key}")
-        yield Path(states, (key, walk, tries), (0.0, -0.1 * walk, 0.0), float(key and tries), 1.0)
-
-
-def noisy_two_steps() -> Iterator[Path]:
-    """The first action pays by a coin, the second one decides in which of two states the coin left."""
-    for first, coin, second in itertools.product((0, 1), repeat=3):
-        chance = 0.8 if coin == first else 0.2
-        states = ("start", f"side{coin}")
-        yield Path(states, (first, second), (0.5 * coin, 0.0), float(second == coin) * (1 + coin), chance)
-
-
-TASKS = {"bandit": bandit_with_a_stop, "key": key_and_door, "noisy": noisy_two_steps}
-
-
-class Policy:
-    """A softmax policy with two actions in each state, away from uniform."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.states = sorted({state for path in paths for state in path.states})
-        rng = np.random.default_rng(3)
-        self.logits = rng.normal(0, 0.7, (len(self.states), 2))
-        self.probabilities = np.exp(self.logits) / np.exp(self.logits).sum(1, keepdims=True)
-
-    def chance(self, path: Path) -> float:
-        at = [self.states.index(state) for state in path.states]
-        return path.chance * math.prod(
-            self.probabilities[s, a] for s, a in zip(at, path.actions, strict=True)
-        )
-
-    def score(self, path: Path, k: int) -> np.ndarray[Any, Any]:
-        """The gradient of the log-probability of turn k."""
-        gradient = np.zeros_like(self.logits)
-        state = self.states.index(path.states[k])
-        gradient[state] = -self.probabilities[state]
-        gradient[state, path.actions[k]] += 1
-        return gradient
-
-
-Values = Mapping[str, float]
-
-
-def rollout(path: Path, values: Values) -> TurnedRollout:
-    """States are those of the task; what is after a turn is the next one, or the end with what led there."""
-    ends = (*path.states[1:], f"end{path.states[-1]}{path.actions[-1]}{path.final}")
-    return TurnedRollout(
-        reward=path.final,
-        rewards_K=np.array(path.rewards),
-        states=path.states,
-        ends=ends,
-        values_K=np.array([values.get(state, 9.0) for state in ends]),
-    )
-
-
-def earned(path: Path, k: int, spec: AdvantageSpec) -> float:
-    """What turn k is to learn from, as one sum: r_k, or sum of gamma^(j - k) r_j over j >= k."""
-    rewards = [*path.rewards[:-1], path.rewards[-1] + path.final]
-    if spec.credit == "turn":
-        return rewards[k]
-    return math.fsum(spec.gamma ** (j - k) * rewards[j] for j in range(k, len(rewards)))
-
-
-def exact_gradient(paths: Sequence[Path], policy: Policy, spec: AdvantageSpec) -> np.ndarray[Any, Any]:
-    """Without discount, and with credit for the rest, the policy gradient: what was earned before a turn does
-    not depend on it.
-    """
-    return sum(
-        policy.chance(path) * earned(path, k, spec) * policy.score(path, k)
-        for path in paths
-        for k in range(len(path.states))
-    )
-
-
-def true_values(paths: Sequence[Path], policy: Policy) -> Values:
-    """State -> the mean of what is earned from it on."""
-    found = {}
-    for state in policy.states:
-        through = [(path, path.states.index(state)) for path in paths if state in path.states]
-        chance = math.fsum(policy.chance(path) for path, _ in through)
-        later = math.fsum(policy.chance(path) * earned(path, k, AdvantageSpec()) for path, k in through)
-        found[state] = later / chance
-    return found
 
 
 def expected_gradient(
@@ -158,8 +68,7 @@ def bias(
     policy = Policy(paths)
     assert sum(map(policy.chance, paths)) == pytest.approx(1)
     exact = exact_gradient(paths, policy, spec if aim is None else aim)
-    arbitrary = {state: math.sin(3 * place + 1) for place, state in enumerate(policy.states)}
-    given = true_values(paths, policy) if true else arbitrary
+    given = true_values(paths, policy) if true else arbitrary_values(policy)
     found = expected_gradient(paths, policy, size, spec, given)
     return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
 
@@ -235,7 +144,7 @@ def true_values_of(task: str) -> Values:
     return true_values(paths, Policy(paths))
 
 
-def arbitrary_values(task: str, seed: int, size: float) -> Values:
+def drawn_values(task: str, seed: int, size: float) -> Values:
     rng = np.random.default_rng(seed)
     return {state: float(size * rng.normal()) for state in true_values_of(task)}
 
@@ -244,7 +153,7 @@ def arbitrary_values(task: str, seed: int, size: float) -> Values:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("task", TASKS)
 def test_turn_gae_with_lam_1_is_exact_whatever_the_values(task: str, seed: int, size: float) -> None:
-    assert gae_bias(task, arbitrary_values(task, seed, size), 1.0) < 1e-12
+    assert gae_bias(task, drawn_values(task, seed, size), 1.0) < 1e-12
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95])
@@ -252,7 +161,7 @@ def test_turn_gae_with_lam_1_is_exact_whatever_the_values(task: str, seed: int, 
 def test_turn_gae_with_less_needs_the_true_values(task: str, lam: float) -> None:
     """On the true ones each turn's error is what chance alone added, so that no lam is wrong."""
     assert gae_bias(task, true_values_of(task), lam) < 1e-12
-    wrong = [gae_bias(task, arbitrary_values(task, seed, 10.0), lam) for seed in range(5)]
+    wrong = [gae_bias(task, drawn_values(task, seed, 10.0), lam) for seed in range(5)]
     assert min(wrong) > 0.01, wrong
 
 
@@ -277,3 +186,83 @@ def test_a_discount_counts_turns() -> None:
     one = TurnedRollout(reward=1.0, rewards_K=np.array([0.0, 2.0, 0.0]), states="abc", ends="bcd")
     (values,) = turn_advantages([[one]], AdvantageSpec(kind="turn_return", gamma=0.5))
     assert values[0] is not None and values[0].tolist() == [1.25, 2.5, 1.0]
+
+
+MEAN_OVER_TOKENS = ("rloo", "turn_return", "turn_rloo", "state_rloo", "progress", "turn_gae")
+"""Rows of unbiased advantages whose divisor is the number of the batch's tokens."""
+
+
+def off(task: str, algorithm: Algorithm, size: int = 3, groups: int = 1) -> float:
+    found = named.bias_of_row(task, algorithm, size, groups)
+    assert found is not None
+    return found.row
+
+
+@pytest.mark.parametrize("name", MEAN_OVER_TOKENS)
+def test_a_row_that_divides_by_its_tokens_is_off_where_lengths_differ(name: str) -> None:
+    """After the best constant factor, which a learning rate is. The rollouts of `key` and `noisy` have equal
+    lengths; those of the bandit have one to three turns.
+    """
+    row = TABLE[name].algorithm
+    assert row.aggregation.kind == "token_mean"
+    assert named.bias_of_row("bandit", row).advantages < 1e-12  # type: ignore[union-attr]
+    assert off("key", row) < 1e-12 and off("noisy", row) < 1e-12
+    small, larger = off("bandit", row), off("bandit", row, 8, 4)
+    assert 0.015 < small < 0.32 and larger < small / 5
+    fixed = resolve(name, aggregation={"kind": "constant", "length": 3})
+    assert off("bandit", fixed) < 1e-12, "with a divisor that does not depend on what was sampled"
+
+
+@pytest.mark.parametrize("name", [*named.ROWS])
+def test_the_meaning_of_a_row_says_how_far_off_it_is(name: str) -> None:
+    row, found = TABLE[name], [named.bias_of_row(task, TABLE[name].algorithm) for task in TASKS]
+    known = [one for one in found if one is not None]
+    if "nbiased" in row.meaning:
+        (told,) = re.findall(r"up to ([0-9.]+) % off", row.meaning) or ["0.0"]
+        assert f"{100 * max(one.row for one in known):.1f}" == told
+    else:
+        assert max(one.row for one in known) > 0.15
+
+
+def rollout_row(path: Path, name: str, given: Values) -> RolloutRow:
+    """The same rollout as the server has it: a token a turn, and prompts that tell what led to them."""
+    ids = [f"{name}.{k}" for k in range(len(path.states))]
+    prompts = [[9, *(token for action in path.actions[:k] for token in (action, 7))] for k in range(len(ids))]
+    samples = [
+        SampleRow(sample_id=one, prompt_ids=prompt, completion_ids=[action], completion_logprobs=[-1.0])
+        for one, prompt, action in zip(ids, prompts, path.actions, strict=True)
+    ]
+    return RolloutRow(
+        rollout=name,
+        reward=path.final + sum(path.rewards),
+        samples=samples,
+        turn_rewards=dict(zip(ids, path.rewards, strict=True)),
+        turn_values=dict(zip(ids, [given[state] for state in path.states[1:]], strict=False)),
+        turn_states=dict(zip(ids, path.states, strict=True)),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["art", "cispo", "grpo", "dr_grpo", "rloo", "turn_rloo", "progress", "gigpo"]
+)
+def test_the_enumeration_is_that_of_the_batches_that_are_trained(name: str) -> None:
+    """All ordered batches of two groups of two, each built as a training step builds it."""
+    paths, algorithm = list(TASKS["bandit"]()), TABLE[name].algorithm
+    policy = Policy(paths)
+    given = arbitrary_values(policy)
+    total = np.zeros_like(policy.logits)
+    for drawn in itertools.product(paths, repeat=4):
+        rows = [rollout_row(path, str(n), given) for n, path in enumerate(drawn)]
+        if algorithm.advantage.kind not in OF_TURNS:
+            rows = [dataclasses.replace(one, turn_rewards={}) for one in rows]
+        batch = build_batch([GroupRow(rollouts=rows[:2]), GroupRow(rollouts=rows[2:])], algorithm=algorithm)
+        fates = [one.fate for fates_G in batch.fates for one in fates_G]
+        trained = [path for path, fate in zip(drawn, fates, strict=True) if fate == "trained"]
+        scores = [policy.score(path, k) for path in trained for k in range(len(path.states))]
+        weights = batch.entries.advantage_E.astype(float) * batch.entries.weight_E / batch.normalizer
+        chance = math.prod(policy.chance(path) for path in drawn)
+        for weight, score in zip(weights, scores, strict=True):
+            total += chance * weight * score
+    enumerated = named.expected_step(list(named.enumerated_groups("bandit", algorithm, 2)), 2)
+    assert np.allclose(total, enumerated, rtol=1e-6, atol=1e-7)
