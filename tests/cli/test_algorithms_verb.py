@@ -22,6 +22,28 @@ def test_all_of_them() -> None:
     assert all(name in done.stdout for name in TABLE)
 
 
+def test_it_says_which_are_biased() -> None:
+    """All lines but those of supervised training and of a teacher, which have no rewards."""
+    said = {row["name"]: row["meaning"] for row in json.loads(run("--json").stdout)}
+    biased = {name for name, meaning in said.items() if meaning.endswith(" Biased.")}
+    assert {
+        "art",
+        "grpo",
+        "dapo",
+        "gspo",
+        "reinforce++",
+        "ppo_value",
+        "gigpo",
+        "mt_grpo",
+        "turn_tree",
+    } <= biased
+    unbiased = {name for name, meaning in said.items() if meaning.endswith(" Unbiased.")}
+    off = {name for name, meaning in said.items() if "the mean over tokens is up to" in meaning}
+    assert unbiased == {"dr_grpo"} and off >= {"rloo", "turn_rloo", "state_rloo", "progress", "turn_gae"}
+    assert said.keys() - biased - unbiased - off == {"distillation", "sft"}
+    assert "Biased." in run("gigpo").stdout and "2.2 % off" in run("turn_rloo").stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE)
 def test_one_in_full(name: str) -> None:

@@ -75,8 +75,10 @@ of three on the bandit of `bench.learning.bias`."""
 
 
 def _bias(algorithm: Algorithm) -> str:
-    if algorithm.advantage.kind not in _OFF:
+    if algorithm.advantage.kind in ("distillation", "none"):  # not of rewards
         return ""
+    if algorithm.advantage.kind not in _OFF:
+        return "Biased."
     if algorithm.aggregation.kind == "constant":
         return "Unbiased."
     return f"Unbiased advantages; the mean over tokens is up to {_OFF[algorithm.advantage.kind]} % off."
@@ -330,7 +332,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             ),
             _row(
                 "gigpo",
-                "Normalised rewards of rollouts, and of turns in one state. Biased.",
+                "Normalised rewards of rollouts, and of turns in one state.",
                 "2505.10978",
                 advantage=AdvantageSpec(kind="gigpo", gamma=0.95),
                 loss=CLIP,
@@ -339,7 +341,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             ),
             _row(
                 "mt_grpo",
-                "Normalised rewards of rollouts, and of turns at one place. Biased.",
+                "Normalised rewards of rollouts, and of turns at one place.",
                 "2505.11821",
                 advantage=AdvantageSpec(kind="mt_grpo", credit="turn"),
                 loss=CLIP,
@@ -348,7 +350,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             ),
             _row(
                 "turn_tree",
-                "A turn earns the rise of the mean reward below it in the tree of rollouts. Biased.",
+                "A turn earns the rise of the mean reward below it in the tree of rollouts.",
                 "2505.23564",
                 advantage=AdvantageSpec(kind="turn_tree"),
                 loss=CLIP,
