@@ -295,9 +295,15 @@ def row_of(records: Sequence[Record]) -> tuple[float, str]:
     whole = estimate_of([fmean(curve) for curve in curves])
     steps = [steps_to(curve, SCORE) for curve in curves]
     never = sum(took > TASKS[cell.task].steps for took in steps)
-    took = f"{fmean(steps):.1f}" if not never else f"never in {never} of {len(steps)}"
+    took = said_steps(steps) if not never else f"never in {never} of {len(steps)}"
     told += [f"{cell.rate:g}", str(len(curves)), said(last), said(whole), took]
     return whole.mean, f"| {' | '.join(told)} |"
+
+
+def said_steps(steps: Sequence[int]) -> str:
+    """The mean and its 95 % interval."""
+    found = estimate_of(steps)
+    return said(found) if found.low is None else f"{found.mean:.1f} ({found.low:.1f} to {found.high:.1f})"
 
 
 def main() -> None:
