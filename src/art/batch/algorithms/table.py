@@ -310,7 +310,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             ),
             _row(
                 "turn_rloo",
-                "What a turn and the later ones earn, less that of the others at that turn.",
+                "MT-GRPO corrected: what a turn and the later ones earn, less that of the others there.",
                 "2402.14740",
                 advantage=AdvantageSpec(kind="turn_rloo"),
                 **_OF_TURNS,
