@@ -182,6 +182,79 @@ def test_of_one_turn_they_are_those_of_whole_rollouts() -> None:
     assert [float(one[0]) for one in gigpo if one is not None] == [2 * one for one in normal]
 
 
+def rewarded_at_the_end(rewards: Sequence[float], turns: int, *, shared: bool = True) -> list[TurnedRollout]:
+    """Rollouts of so many turns that share all states but what is after the last turn, or none."""
+    return [
+        TurnedRollout(
+            reward=one,
+            rewards_K=np.zeros(turns),
+            states=[k if shared else (n, k) for k in range(turns)],
+            ends=[*(k if shared else (n, k) for k in range(1, turns)), f"end{n}"],
+        )
+        for n, one in enumerate(rewards)
+    ]
+
+
+def of_each_turn(group: Sequence[TurnedRollout], **spec: Any) -> list[list[float]]:
+    (found,) = turn_advantages([group], AdvantageSpec(**spec))
+    return [one.tolist() for one in found if one is not None]
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "whole", "shared"),
+    [
+        ("turn_return", "reward", True),
+        ("turn_gae", "reward", True),
+        ("turn_rloo", "rloo", True),
+        ("state_rloo", "rloo", False),
+        ("progress", "rloo", True),
+        ("gigpo", "group", False),
+        ("mt_grpo", "group", True),
+    ],
+)
+def test_with_one_reward_at_the_end_they_are_those_of_whole_rollouts(
+    kind: Any, whole: Any, shared: bool, turns: int
+) -> None:
+    """To the last digit, in every turn. `gigpo` and `state_rloo` where no two rollouts are in one state."""
+    rng = np.random.default_rng(1)
+    for scale in (1e-6, 1.0, 1e6):
+        rewards = [float(one) for one in scale * rng.normal(size=7)]
+        (wanted,) = advantages([rewards], [[turns] * 7], AdvantageSpec(kind=whole))
+        found = of_each_turn(rewarded_at_the_end(rewards, turns, shared=shared), kind=kind)
+        if kind == "turn_gae":  # arrives as what each turn earns; here at a critic that says 0
+            found = [gae_of_turns(np.array(one), np.zeros(turns), 1.0, 1.0).tolist() for one in found]
+        assert found == [[one] * turns for one in wanted]
+
+
+def test_a_tree_of_one_turn_is_the_distance_from_the_mean() -> None:
+    """To the last digit where the mean is exact. Of several turns, that at which rollouts part has it all."""
+    rewards = [0.5, -1.25, 2.0, 0.75]
+    (wanted,) = advantages([rewards], [[1] * 4], AdvantageSpec(kind="centered"))
+    assert of_each_turn(rewarded_at_the_end(rewards, 1), kind="turn_tree") == [[one] for one in wanted]
+    assert of_each_turn(rewarded_at_the_end(rewards, 3), kind="turn_tree") == [
+        [0.0, 0.0, one] for one in wanted
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
+def test_of_one_token_a_turn_gae_is_that_of_tokens(lam: float) -> None:
+    torch = pytest.importorskip("torch")
+    token_advantages = pytest.importorskip("art.training.token_advantages")
+    rng = np.random.default_rng(2)
+    values = rng.normal(size=6)
+    of_tokens, _ = token_advantages.gae(
+        torch.full((6,), 1.5, dtype=torch.float64),
+        torch.from_numpy(values),
+        torch.zeros(6, dtype=torch.int64),
+        gamma=0.9,
+        lam=lam,
+    )
+    of_turns = gae_of_turns(np.array([0.0] * 5 + [1.5]), values, 0.9, lam)
+    assert np.allclose(of_tokens.numpy(), of_turns, rtol=0, atol=1e-14)
+
+
 def test_a_discount_counts_turns() -> None:
     one = TurnedRollout(reward=1.0, rewards_K=np.array([0.0, 2.0, 0.0]), states="abc", ends="bcd")
     (values,) = turn_advantages([[one]], AdvantageSpec(kind="turn_return", gamma=0.5))
