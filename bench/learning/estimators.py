@@ -303,7 +303,8 @@ def row_of(records: Sequence[Record]) -> tuple[float, str]:
 def said_steps(steps: Sequence[int]) -> str:
     """The mean and its 95 % interval."""
     found = estimate_of(steps)
-    return said(found) if found.low is None else f"{found.mean:.1f} ({found.low:.1f} to {found.high:.1f})"
+    interval = "" if found.low is None else f" ({found.low:.1f} to {found.high:.1f})"
+    return f"{found.mean:.1f}{interval}"
 
 
 def main() -> None:
