@@ -23,8 +23,10 @@ import json
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from itertools import permutations
 from pathlib import Path
 from statistics import fmean
@@ -33,6 +35,7 @@ from typing import Any
 
 import art
 from art.wire.algorithm import OF_TURNS
+from bench.learning.cell_runner import revision
 from bench.learning.cells import estimate_of
 from bench.marked_pages import replace_between_marks, said
 from bench.rows import machine
@@ -119,11 +122,23 @@ class Record:
     machine: str
     curve: Sequence[float]
     """The mean reward of each step's rollouts."""
+    when: str | None = None
+    """The day. None for this and the next two: of the first runs these are not known."""
+    revision: str | None = None
+    seconds: float | None = None
+    """Of wall time, from the registration of the model to the last step."""
+
+    def to_line(self) -> str:
+        read = asdict(self)
+        return json.dumps(
+            {**read.pop("cell"), **{name: one for name, one in read.items() if one is not None}}
+        )
 
     @classmethod
     def from_line(cls, line: str) -> Record:
         read = json.loads(line)
-        return cls(machine=read.pop("machine"), curve=read.pop("curve"), cell=Cell(**read))
+        cell = Cell(**{name: read.pop(name) for name in Cell.__dataclass_fields__})
+        return cls(cell=cell, **read)
 
 
 TASKS = {
@@ -238,11 +253,19 @@ async def run_cells(cells: Sequence[Cell]) -> None:
     with tempfile.TemporaryDirectory(prefix="art-estimators-") as folder:
         async with art.LocalBackend(path=folder) as backend:
             for cell in missing:
+                begin = time.monotonic()
                 curve = [round(value, 4) for value in await run_cell(backend, cell)]
-                line = json.dumps({**asdict(cell), "machine": machine(), "curve": curve})
+                record = Record(
+                    cell=cell,
+                    machine=machine(),
+                    curve=curve,
+                    when=datetime.now(UTC).strftime("%Y-%m-%d"),
+                    revision=revision(),
+                    seconds=round(time.monotonic() - begin, 1),
+                )
                 with RECORDS.open("a", encoding="utf-8") as file:
-                    file.write(f"{line}\n")
-                sys.stderr.write(f"{cell}: {curve}\n")
+                    file.write(f"{record.to_line()}\n")
+                sys.stderr.write(f"{cell}, {record.seconds} s: {curve}\n")
 
 
 def read_records() -> list[Record]:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
 import pytest
 from bench.learning import estimators
 from bench.learning.estimators import Cell, Record
@@ -46,3 +52,41 @@ def test_the_seed_that_chooses_the_rate_is_not_compared() -> None:
     assert estimators.best_rate("single", "grpo", records) == 0.01
     with pytest.raises(ValueError, match="max"):
         estimators.best_rate("ten", "grpo", records)
+
+
+class NoBackend:
+    """Stands in for the server of a run that is not made."""
+
+    def __init__(self, **kwargs: Any) -> None: ...
+
+    async def __aenter__(self) -> NoBackend:
+        return self
+
+    async def __aexit__(
+        self, kind: type | None, error: Exception | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+async def test_a_record_says_how_long_its_run_took_and_of_which_day_and_revision_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run_cell(backend: Any, cell: Cell) -> list[float]:
+        ran.append(cell)
+        return [0.12345, 1.0]
+
+    ran: list[Cell] = []
+    monkeypatch.setattr(estimators, "RECORDS", tmp_path / "estimators.jsonl")
+    monkeypatch.setattr(estimators, "run_cell", run_cell)
+    monkeypatch.setattr(estimators, "revision", lambda: "abc")
+    monkeypatch.setattr(estimators.art, "LocalBackend", NoBackend)
+    (old,) = runs("grpo", [3])
+    estimators.RECORDS.write_text(old.to_line() + "\n", encoding="utf-8")
+    assert not {"when", "revision", "seconds"} & json.loads(old.to_line()).keys()
+    new = Cell(task="ten", method="rloo", rate=0.003, seed=1)
+    await estimators.run_cells([old.cell, new])
+    await estimators.run_cells([old.cell, new])
+    assert ran == [new], "cells with a line are not made again"
+    first, second = estimators.read_records()
+    assert first == old and second.cell == new and second.curve == [0.1235, 1.0]
+    assert second.seconds is not None and second.seconds >= 0
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(second.when)) and second.revision == "abc"
