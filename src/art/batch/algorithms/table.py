@@ -62,8 +62,8 @@ class Row:
 
 def _row(name: str, meaning: str, *papers: str, needs: tuple[str, ...] = (), **parts: Any) -> tuple[str, Row]:
     algorithm = Algorithm(name=name, **parts)
-    said = f"{meaning} {_bias(algorithm)}".rstrip()
-    return name, Row(algorithm=algorithm, meaning=said, papers=papers, needs=needs)
+    meaning = f"{meaning} {_bias(algorithm)}".rstrip()
+    return name, Row(algorithm=algorithm, meaning=meaning, papers=papers, needs=needs)
 
 
 _OFF: Mapping[str, float] = MappingProxyType(
@@ -75,13 +75,12 @@ of three on the bandit of `bench.learning.bias`."""
 
 
 def _bias(algorithm: Algorithm) -> str:
-    if algorithm.advantage.kind in ("distillation", "none"):  # not of rewards
-        return ""
-    if algorithm.advantage.kind not in _OFF:
-        return "Biased."
-    if algorithm.aggregation.kind == "constant":
+    kind, off = algorithm.advantage.kind, _OFF.get(algorithm.advantage.kind)
+    if off is not None and algorithm.aggregation.kind != "constant":
+        return f"Unbiased advantages; the mean over tokens is up to {off} % off."
+    if off is not None:
         return "Unbiased."
-    return f"Unbiased advantages; the mean over tokens is up to {_OFF[algorithm.advantage.kind]} % off."
+    return "" if kind in ("distillation", "none") else "Biased."  # those two are not of rewards
 
 
 TABLE: Mapping[str, Row] = MappingProxyType(
