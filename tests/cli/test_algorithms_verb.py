@@ -38,7 +38,7 @@ def test_it_says_which_are_biased() -> None:
         "turn_tree",
     } <= biased
     unbiased = {name for name, meaning in said.items() if meaning.endswith(" Unbiased.")}
-    off = {name for name, meaning in said.items() if "the mean over tokens is up to" in meaning}
+    off = {name for name, meaning in said.items() if "Unbiased; token mean" in meaning}
     assert unbiased == {"dr_grpo"} and off >= {"rloo", "turn_rloo", "state_rloo", "progress", "turn_gae"}
     assert said.keys() - biased - unbiased - off == {"distillation", "sft"}
     assert "Biased." in run("gigpo").stdout and "2.2 % off" in run("turn_rloo").stdout
