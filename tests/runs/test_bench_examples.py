@@ -9,7 +9,7 @@ import pytest
 from bench.learning.cell_runner import run_missing
 from bench.learning.cells import Cell, Measured, Record, read_records
 from bench.learning.example_pages import Shown, docs_table, front_table, readme_table
-from bench.learning.example_programs import EXAMPLES, Example, all_examples, ways_of
+from bench.learning.example_programs import EXAMPLES, PLAIN, Example, all_examples, ways_of
 from bench.learning.examples import cells_of
 from bench.learning.methods import point_of
 from bench.learning.program_cells import AT_THE_END, best_rollouts
@@ -84,6 +84,23 @@ def test_the_tables_have_greedy_decoding_and_what_needs_no_rewards_beside_rl() -
     assert "Not measured yet" not in page
     assert "| 0.50 (0.00 to 1.00) | 0.95 (0.32 to 1.00) | 0.50 | any name 0.10 |" in docs_table([shown])
     assert "| 0.50 | 0.50 | 1.00 | 0.50 | 0.50 | 0.95 | any name 0.10 |" in front_table([ART_E], [shown])
+
+
+def test_no_score_stands_under_a_heading_that_is_not_what_was_done() -> None:
+    ways = {name: [record(name, 0.25, 0.75)] for name in ("base", "sft", "replies", "rejection", "grpo")}
+    for example in all_examples():
+        plain = replace(example, variant=PLAIN)
+        of_page = docs_table([Shown(example=example, ways=ways, players={})])
+        of_front = front_table([plain], [Shown(example=plain, ways=ways, players={})])
+        for table, score in ((of_page, "0.50 (0.00 to 1.00)"), (of_front, "0.50")):
+            headings, _, line = ([cell.strip() for cell in row.split("|")] for row in table.splitlines())
+            cells = dict(zip(headings, line, strict=True))
+            last = score if example.last == "RL" else f"{example.last}: {score}"
+            assert cells["after RL, or the stage that is named"] == last
+            tuned = f"SFT, then a teacher's replies: {score}" if "replies" in example.stages else score
+            assert cells["after fine-tuning"] == (tuned if example.stages else "")
+            assert cells["rejection sampling"] == score
+    assert Example.find("text_to_sql").last == "on-policy distillation"
 
 
 def test_what_a_table_lacks_is_said_with_its_reason() -> None:
