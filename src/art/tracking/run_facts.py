@@ -3,7 +3,7 @@
 art.base_model  art.version  art.project  art.model  art.run_name
 art.config.*            the model's own config
 art.internal_config.*   the settings that it was registered with, such as a LoRA's rank
-art.train.*             the settings of the newest training job, resolved: learning rate, algorithm, ...
+art.train.*             the newest training job: its kind and its resolved settings, such as the learning rate
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from art.tracking.folders import stored_name
 from art.wire.nested import without_keys
+from art.wire.training import RATE_BY_SIZE
 
 if TYPE_CHECKING:
     from art.backend import AnyModel
-    from art.wire.jobs import TrainJobRequest
+    from art.wire.jobs import SftJobRequest, TrainJobRequest
 
 FACTS = "art"
-_SETTINGS = {"algorithm", "optimizer", "rate", "learning_rates", "batch_size"}
 
 
 def run_facts(model: AnyModel, training: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,10 +39,13 @@ def run_facts(model: AnyModel, training: Mapping[str, Any]) -> dict[str, Any]:
     return {FACTS: without_keys({name: value for name, value in facts.items() if value})}
 
 
-def training_settings(request: TrainJobRequest) -> dict[str, Any]:
-    """Returns what a training job was asked for, with the defaults of what was not given."""
-    settings = request.model_dump(mode="json", include=_SETTINGS, exclude_none=True)
-    return {"learning_rate": request.optimizer.learning_rate, **settings}
+def note_training(model: Any, request: TrainJobRequest | SftJobRequest, metrics: Mapping[str, float]) -> None:
+    """Tells the trackers what a job was asked for, with its defaults; of several rates the highest."""
+    given = getattr(request, "learning_rates", None) or [request.optimizer.learning_rate]
+    rate = max((one for one in given if one is not None), default=metrics.get(RATE_BY_SIZE))
+    settings = request.model_dump(mode="json", include={"algorithm", "optimizer", "rate"}, exclude_none=True)
+    if (run_log := getattr(model, "_run_log", None)) is not None:  # models of programs' own have none
+        run_log.note_training({"job": getattr(request, "VERB", "train"), "learning_rate": rate, **settings})
 
 
 def _installed_version() -> str | None:

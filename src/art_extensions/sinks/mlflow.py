@@ -20,6 +20,7 @@ from mlflow.exceptions import MlflowException
 
 from art.tracking.run_facts import FACTS
 from art.tracking.sinks.sink import ReportedRun, TableRow, flat, safe_name, writable
+from art_extensions.sinks.tags import run_tags
 
 _UNSAFE = re.compile(r"[^\w.\- /]")
 _LONGEST_NAME, _LONGEST_VALUE = 200, 500
@@ -39,11 +40,14 @@ class MlflowSink:
         if found := self._client.search_runs([experiment], tag, max_results=1):
             self._id, known = found[0].info.run_id, found[0].data.params
             self._client.update_run(self._id, status="RUNNING")
+            for name, value in _tags_of(config).items():
+                self._client.set_tag(self._id, name, value, synchronous=True)
         else:
             tags, known = {RUN_TAG: run.digest, "art.project": writable(run.project)}, {}
             tags["art.model"] = writable(run.folder.name)
             facts = config.get(FACTS) or {}
             tags |= {f"art.{name}": writable(str(facts[name])) for name in FACT_TAGS if facts.get(name)}
+            tags |= _tags_of(config)
             self._id = self._client.create_run(experiment, run_name=writable(run.name), tags=tags).info.run_id
         self._known = set(known)
         self.config(config)
@@ -95,3 +99,8 @@ class MlflowSink:
             if found is None:
                 raise
             return str(found.experiment_id)
+
+
+def _tags_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the run's tags as MLflow has tags, a name and a value."""
+    return {safe_name(f"art.tag.{tag}", _UNSAFE, _LONGEST_NAME): "true" for tag in run_tags(config)}

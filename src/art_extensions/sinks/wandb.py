@@ -21,12 +21,12 @@ from art.errors import ConfigurationError, install_command, is_installed
 from art.tracking.names import SECTIONS, SPLITS, STEP_COLUMN
 from art.tracking.run_facts import FACTS
 from art.tracking.sinks.sink import TableRow
+from art_extensions.sinks.tags import LONGEST_TAG, run_tags
 
 if TYPE_CHECKING:
     from art.backend import AnyModel
 
 
-_LONGEST_TAG = 64
 _NOT_IN_AN_ID = re.compile(r"[/\\#?%:]")
 
 
@@ -189,8 +189,9 @@ class OpenRuns:
                 reinit="create_new",
                 settings=wandb.Settings(**settings),
             )
-            if base := dict(config.get(FACTS) or {}).get("base_model"):
-                started.tags = tuple(dict.fromkeys((*(started.tags or ()), base[-_LONGEST_TAG:])))
+            base = dict(config.get(FACTS) or {}).get("base_model")
+            if tags := [*([base[-LONGEST_TAG:]] if base else []), *run_tags(config)]:
+                started.tags = tuple(dict.fromkeys((*(started.tags or ()), *tags)))
             if not self._at_exit:  # after W&B's own, so that it runs before
                 self._at_exit = bool(atexit.register(self.finish_charts))
             self._runs[key] = _Run(started)

@@ -138,7 +138,12 @@ def test_what_people_filter_runs_by_is_in_the_config(found):
         assert f"art.{name}" in first and value in first, name
     assert "k9" not in first and "base_model" not in second
     if "mlflow" in found["over"]:
-        assert found["first"]["tags"]["art.base_model"] == told["base_model"]
+        tags = found["first"]["tags"]
+        assert tags["art.base_model"] == told["base_model"]
+        assert {name for name in tags if name.startswith("art.tag.")} == {
+            "art.tag.long replies",
+            "art.tag.try 2",
+        }
 
 
 def test_the_adapter_of_a_step_is_an_artifact_where_the_tracker_keeps_files(found):

@@ -109,7 +109,7 @@ async def test_what_people_filter_runs_by_changes_with_the_run(tmp_path, runs):
         base_model="art/nano-words",
         base_path=str(tmp_path),
         report_metrics=["wandb"],
-        config={"prompt": "be brief"},
+        config=(config := {"prompt": "be brief", "tags": ["longer", "longer", "", 7, "w" * 70]}),
         run_name="third try",
     )
     model.update_wandb_config({"learning_rate": 7})
@@ -121,10 +121,10 @@ async def test_what_people_filter_runs_by_changes_with_the_run(tmp_path, runs):
     assert (told["base_model"], told["run_name"], told["config"]) == (
         "art/nano-words",
         "third try",
-        {"prompt": "be brief"},
+        config,
     )
     assert told["train"]["learning_rate"] == 5e-5 and run.config["learning_rate"] == 7
-    assert "art/nano-words" in model._get_wandb_run().tags
+    assert model._get_wandb_run().tags == ("art/nano-words", "longer", "w" * 64)
 
 
 def points(run: OfflineRun, chart: str) -> dict[str, list[tuple[int, float]]]:

@@ -36,7 +36,9 @@ def model_of(name: str, sink: str, folder: Path) -> Any:
     if name == "second":
         return art.Model(**given)
     return art.TrainableModel(
-        **given, base_model="art/nano-words", config={"prompt": "brief", "api_key": "k9"}
+        **given,
+        base_model="art/nano-words",
+        config={"prompt": "brief", "api_key": "k9", "tags": ["long replies", "try 2"]},
     )
 
 

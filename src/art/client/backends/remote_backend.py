@@ -43,7 +43,7 @@ from art.process.interrupt import ShortCancellation
 from art.tracking.folders import stored_name
 from art.tracking.names import NOTHING_TRAINED, sheet_metrics
 from art.tracking.progress import open_phases, show_log
-from art.tracking.run_facts import training_settings
+from art.tracking.run_facts import note_training
 from art.tracking.step_lines import log_sft_step, log_step
 from art.trajectories import gathered_groups
 from art.types import TrainResult, TrainSFTConfig
@@ -223,8 +223,6 @@ class RemoteBackend:
         aside += train_groups(replaced, given=given, after=[*groups, *aside], replaced=True)
         job_id = chosen.get("job_id") or uuid4().hex
         request = job_request(job_id, groups, aside, model._internal_config, chosen)
-        if (run_log := getattr(model, "_run_log", None)) is not None:  # models of programs' own have none
-            run_log.note_training(training_settings(request))
         begun = time.monotonic()
         with self._following(model, job_id):
             info = await run_job(
@@ -234,6 +232,7 @@ class RemoteBackend:
                 deadlines=self._deadlines,
                 title=f"train {model.name}" if chosen["verbose"] else None,
             )
+        note_training(model, request, info.metrics)
         check_sheet(info.sheet, [*request.groups, *request.discarded])
         self._log_step(model, info, sent, [*discarded, *replaced], begun)
         warn_untrained(info.sheet, model.name, info.step, request.groups)
@@ -324,6 +323,7 @@ class RemoteBackend:
                 title=f"train {model.name}" if verbose else None,
                 submit_s=sft.SUBMIT_S,
             )
+        note_training(model, request, info.metrics)
         check_rollouts(info.sheet, rollouts)
         show_log()
         seconds = time.monotonic() - begun

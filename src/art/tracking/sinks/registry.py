@@ -179,8 +179,9 @@ class Delivery:
                 self._sink = sink
             call(self._sink)
         except Exception as error:  # noqa: BLE001 - trackers raise errors of many kinds; none may end a training
+            why = f"{type(error).__name__}: {error}"
             with self._changed:
-                self._warn_once("failed", f"failed, the run goes on without it: {_described(error)}")
+                self._warn_once("failed", f"failed, the run goes on without it: {why}")
             return error
         return None
 
@@ -191,10 +192,6 @@ class Delivery:
             self._warned.add(kind)
             level = logging.INFO if known else logging.WARNING
             _log.log(level, "%s %s (logged once; all rows are in history.jsonl)", self._name, what)
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 class Deliveries:
