@@ -15,7 +15,7 @@ from waiting import DEADLINE_S
 SOURCE = Path(__file__).parents[2] / "src"
 HEAVY = {
     *("torch", "transformers", "peft", "tokenizers", "renderers", "unsloth", "bitsandbytes", "llguidance"),
-    *("openai", "litellm", "langchain_core", "langchain_openai", "langgraph"),
+    *("openai", "litellm", "langchain_core", "langchain_openai", "langgraph", "PIL", "huggingface_hub"),
 }
 """Libraries whose parts import each other, and which threads load when they need them."""
 

@@ -55,8 +55,8 @@ class BoxPlan:
             )
         if not self.gpu and not self.resources:
             raise ConfigurationError(
-                f"box {self.name!r} has neither a GPU nor resources: give gpu='H100:1', or resources such as "
-                "{'cpus': '4+'}"
+                f"box {self.name!r} has neither a GPU nor resources: give --gpus H100:1 (gpu='H100:1' in a "
+                "program), or --resource cpus=4+ (resources={'cpus': '4+'})"
             )
         if self.gpu and "accelerators" in self.resources:
             raise ConfigurationError(

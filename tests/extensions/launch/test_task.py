@@ -24,7 +24,7 @@ def box_plan(**changes: Any) -> BoxPlan:
     ("changes", "message"),
     [
         ({"name": "no name"}, "cluster_name 'no name' is no name"),
-        ({"gpu": None}, "neither a GPU nor resources"),
+        ({"gpu": None}, r"neither a GPU nor resources: give --gpus H100:1 .* or --resource cpus=4\+"),
         ({"resources": {"accelerators": "A100"}}, "are one thing: give one"),
         ({"cloud": "aws", "resources": {"infra": "gcp"}}, "cloud='aws' and the cloud of resources"),
         ({"nodes": 0}, "nodes=0"),

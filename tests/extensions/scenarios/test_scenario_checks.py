@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
 from typing import Any
 
@@ -203,7 +205,8 @@ async def checked(server: LlmServer, train: int, test: int) -> ScenarioSet:
         )
 
 
-async def test_generated_until_enough_pass() -> None:
+async def test_generated_until_enough_pass(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "art_extensions.scenarios")
     stock = [good(1), *BAD, *(good(n) for n in range(2, 40))]
     with LlmServer(ScriptedGenerator(scenarios=stock)) as server:
         made = await checked(server, 8, 4)
@@ -211,6 +214,10 @@ async def test_generated_until_enough_pass() -> None:
     assert made.rejections == {
         **{"unknown_tool": 1, "bad_arguments": 1, "failed_call": 1, "writes": 1, "near_duplicate": 1}
     }
+    said = [line for line in caplog.messages if "passed their checks" in line]
+    counts = [tuple(map(int, re.findall(r"\d+", line))) for line in said]
+    assert len(counts) == 2 and all(passed <= tried for passed, tried, _ in counts)
+    assert [tried - passed for passed, tried, _ in counts][-1] == 5 and {one[2] for one in counts} == {12}
     assert made.tools["add"] and made.tools["count"]
     assert ScenarioSet.from_dict(made.to_dict()) == made
     prompts = [body["messages"][0]["content"] for body in server.requests]

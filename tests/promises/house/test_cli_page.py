@@ -24,6 +24,13 @@ def test_each_command_has_a_section_with_its_options() -> None:
     assert "`--budget-usd`" in train and "`--group-size`" in train
 
 
+def test_each_command_stands_once_in_the_table_of_tasks() -> None:
+    table = PAGE.read_text(encoding="utf-8").split("\n| task | command |\n")[1].split("\n\n")[0]
+    commands_of_tasks = [line.split("|")[2].strip() for line in table.splitlines()[1:]]
+    assert len(commands_of_tasks) > 10
+    assert sorted(set(commands_of_tasks)) == sorted(commands_of_tasks)
+
+
 def test_a_row_that_is_not_as_declared_is_printed_again() -> None:
     page = PAGE.read_text(encoding="utf-8")
     wrong = page.replace("| `--port` | `8000` |", "| `--port` | `1` |")

@@ -206,7 +206,8 @@ async def generate_checked(
             good, rejected = (
                 ([*good, scenario], rejected) if problem is None else (good, [*rejected, problem])
             )
-        logger.info("%s of %s scenarios passed their checks", len(good), wanted)
+        tried = len(good) + len(rejected)
+        logger.info("%s of %s scenarios passed their checks; %s are needed", len(good), tried, wanted)
         if len(good) >= wanted:
             break
     require_enough(good, rejected, wanted)
