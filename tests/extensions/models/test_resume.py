@@ -1,4 +1,6 @@
-"""A chat trains nothing; `art resume`, or the program itself, finishes what a stopped server left."""
+"""A chat, an evaluation and an export train nothing; `art resume`, or the program itself, finishes what a
+stopped server left.
+"""
 
 from __future__ import annotations
 
@@ -56,16 +58,25 @@ async def unfinished(data_dir: Path) -> list[str]:
     return ids
 
 
-def test_a_chat_trains_nothing_and_resume_or_the_program_finishes_the_job(tmp_path: Path) -> None:
+def test_what_reads_a_model_trains_nothing_and_resume_or_the_program_finishes_the_job(
+    tmp_path: Path,
+) -> None:
     data_dir = tmp_path / "data"
     asyncio.run(register(data_dir, until_step=0))
     asyncio.run(leave_a_job(data_dir))
     step = data_dir / "games" / "models" / "player" / "checkpoints" / "0001"
 
-    for name in ("art/nano-games", "games/player"):
-        chat = art_command("chat", name, "--once", "yes", "--max-tokens", "2", "--data-dir", str(data_dir))
-        assert chat.returncode == 0, chat.stderr
+    once = ("--once", "yes", "--max-tokens", "2")
+    for words in (
+        ("chat", "art/nano-games", *once),
+        ("chat", "games/player", *once),
+        ("eval", "games/player", "--task", "yes-no-maybe", "--eval-rollouts", "2"),
+        ("export", "games/player", "--format", "peft", "--output", str(tmp_path / "exported")),
+    ):
+        done = art_command(*words, "--data-dir", str(data_dir))
+        assert done.returncode == 0, done.stderr
         assert asyncio.run(unfinished(data_dir)) == ["left"] and not step.exists()
+    assert (tmp_path / "exported" / "adapter_model.safetensors").exists()
     log = (data_dir / "server" / "logs" / "server.log").read_text()
     assert "for `art resume games/player`" in log and "is resumed" not in log
 
