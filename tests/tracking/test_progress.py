@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import pty
+import re
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -25,7 +28,7 @@ def test_nobody_watches_a_pipe(capsys):
 
 
 def test_what_takes_long_is_said_where_nobody_watches(monkeypatch, caplog):
-    monkeypatch.setattr(progress_module, "FIRST_LINE_S", 0.01)
+    monkeypatch.setattr(progress_module, "LINE_S", 0.01)
 
     def said(text):
         return any(text in line for line in caplog.messages)
@@ -37,6 +40,36 @@ def test_what_takes_long_is_said_where_nobody_watches(monkeypatch, caplog):
         begin_phase("starting the server")
         eventually(lambda: said("agent: starting the server, 0 s so far"))
     eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("progress of")])
+
+
+class SteppedClock:
+    """A clock that a wait moves on, and the event that ends the waiting after three minutes."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        return self.now >= 1180.0
+
+    def set(self) -> None:
+        pass
+
+
+def test_no_wait_is_longer_than_ten_seconds_without_a_line(monkeypatch, caplog):
+    clock = SteppedClock()
+    monkeypatch.setattr(progress_module, "time", clock)
+    event = SimpleNamespace(Event=lambda: clock, Thread=threading.Thread)
+    monkeypatch.setattr(progress_module, "threading", event)
+    with caplog.at_level(logging.INFO, "art"):
+        LoggedProgress("training", None)
+        eventually(lambda: clock.now >= 1180.0)
+    said = [float(re.search(r"(\d+) s so far", line)[1]) for line in caplog.messages]
+    assert len(said) > 10
+    assert max(later - one for one, later in itertools.pairwise([0.0, *said, 180.0])) <= 10.0
 
 
 def test_phases_are_lines_of_the_log_where_nobody_watches(caplog):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 REFRESH_S = 0.2
-FIRST_LINE_S, MOST_S = 10.0, 60.0
-"""Seconds until what nobody watches is a line of the log, and the most between two such lines."""
+LINE_S = 10.0
+"""Seconds between two lines of the log about what nobody watches, and until the first."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class SilentProgress:
 
 
 class LoggedProgress:
-    """A progress that nobody watches: a line of the log after ten seconds, then ever more rarely."""
+    """A progress that nobody watches: a line of the log every ten seconds."""
 
     def __init__(self, description: str, total: int | None) -> None:
         self._description, self._phase = description, ""
@@ -70,13 +70,11 @@ class LoggedProgress:
         self._over.set()
 
     def _log_now_and_then(self) -> None:
-        pause = FIRST_LINE_S
-        while not self._over.wait(pause):
+        while not self._over.wait(LINE_S):
             of = f"/{self._total}" if self._total else ""
             parts = [self._description, self._phase, f"{self._done}{of}" if self._done or of else ""]
             seconds = time.monotonic() - self._begun
             _log.info("%s, %.0f s so far", " ".join(part for part in parts if part), seconds)
-            pause = min(2 * pause, MOST_S)
 
 
 class ProgressView(Protocol):
