@@ -1,5 +1,5 @@
-"""Files that somebody else wrote, read within limits: of bytes, of nesting, and of what a compressed one
-unpacks to.
+"""Files that somebody else wrote, and replies of their servers, read within limits: of bytes, of nesting, and
+of what a compressed one unpacks to.
 
 A log may hold a line of a gigabyte, brackets in brackets by the thousand, or kilobytes that unpack to
 gigabytes; a name may lead to a pipe that nobody writes to. Each of these is one `UnreadableFileError`, and
@@ -16,9 +16,12 @@ import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from art.errors import UnreadableFileError
+
+if TYPE_CHECKING:
+    import httpx
 
 MOST_BYTES = 128 * 1024 * 1024
 """The limit in bytes of one line, or of one value of JSON."""
@@ -63,6 +66,30 @@ def read_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
         while line and not line.endswith(b"\n"):
             line = file.readline(_SKIPPED)
         yield number, None
+
+
+async def ask_foreign(
+    client: httpx.AsyncClient, method: str, url: str, *, most_bytes: int, body: Any = None
+) -> httpx.Response:
+    """Returns the whole reply of somebody else's server. body: sent as JSON; None: nothing.
+
+    Raises httpx's errors, and UnreadableFileError where the reply is packed, or as soon as it has more than
+    `most_bytes`, without reading on.
+    """
+    request = client.build_request(method, url, json=body, headers={"accept-encoding": "identity"})
+    reply = await client.send(request, stream=True)
+    content = bytearray()
+    try:
+        packing = reply.headers.get("content-encoding") or "identity"
+        if packing.lower() != "identity":
+            raise UnreadableFileError(f"it is packed ({packing:.40}), though asked to be plain")
+        async for part in reply.aiter_raw():
+            content += part
+            if len(content) > most_bytes:
+                raise UnreadableFileError(f"it is longer than {most_bytes} bytes")
+    finally:
+        await reply.aclose()
+    return type(reply)(reply.status_code, headers=reply.headers, content=bytes(content), request=request)
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -15,12 +15,19 @@ from typing import Any
 
 import httpx
 
-from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError
-from art.process.foreign_files import parse_json
+from art.errors import (
+    ConfigurationError,
+    EnvironmentFailedError,
+    EnvironmentTimeoutError,
+    UnreadableFileError,
+)
+from art.process.foreign_files import ask_foreign, parse_json
 
 BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 WAIT_S, MOST_WAIT_S = 0.2, 5.0
 """The first and the longest wait, in seconds, until a busy server that says none itself is asked again."""
+MOST_BYTES = 16 << 20
+"""Limit of an answer in bytes. `/verify` of NeMo-Gym repeats the row and the replies."""
 SHOWN = 500
 """Characters of an answer that an error shows."""
 
@@ -115,11 +122,12 @@ class ServerSession:
         full = f"environment {self._full!r}: {path}"
         try:
             async with asyncio.timeout(self._deadline_s):
-                if body is None:
-                    return await self._client.get(path)
-                return await self._client.post(path, json=body)
+                method = "GET" if body is None else "POST"
+                return await ask_foreign(self._client, method, path, most_bytes=MOST_BYTES, body=body)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise EnvironmentTimeoutError(f"{full} did not answer within {self._deadline_s:g} s") from error
+        except UnreadableFileError as error:
+            raise EnvironmentFailedError(f"{full} failed: its answer cannot be read, {error}") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EnvironmentFailedError(f"{full} failed: {type(error).__name__}: {error}") from error
 

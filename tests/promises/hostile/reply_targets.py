@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import cache
+from types import SimpleNamespace
 
 import httpx
 from places import Place
@@ -35,13 +36,48 @@ def judge_reply(content: bytes, place: Place) -> object:
     return answers
 
 
+def _server_of(content: bytes) -> httpx.AsyncClient:
+    """A client of a server: a first line has the status and how the body is packed, then comes the body, in
+    pieces of 1,000 bytes.
+    """
+    first, _, body = content.partition(b"\n")
+    status, _, packing = first.decode("utf-8", "replace").partition(" ")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 1000):
+            yield body[start : start + 1000]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        code = int(status) if status in ("200", "404", "500") else 200
+        return httpx.Response(code, headers={"content-encoding": packing.encode()}, content=pieces())
+
+    return httpx.AsyncClient(base_url="http://127.0.0.1:9", transport=httpx.MockTransport(answer))
+
+
+def environment_reply(content: bytes, place: Place) -> object:
+    from art_extensions.environments.environment_server import EnvironmentServer, ServerSession
+
+    async def ask() -> object:
+        async with _server_of(content) as client:
+            server = EnvironmentServer("it", deadline_s=5.0, connections=1)
+            return await ServerSession("it", client, server, asyncio.Semaphore(1), 5.0).ask("/verify", {})
+
+    return asyncio.run(ask())
+
+
 def teacher_reply(content: bytes, place: Place) -> object:
     from art.server.jobs.http_teacher import HttpTeacher
     from art.server.settings import TeacherSettings
     from art.wire.algorithm import TeacherSpec
 
     spec = TeacherSpec(kind="server", url="http://127.0.0.1:9/v1", model="teacher")
-    return HttpTeacher(spec, TeacherSettings())._read([5, 6, 7], httpx.Response(200, content=content))
+    teacher, row = HttpTeacher(spec, TeacherSettings(attempts=1)), [5, 6, 7]
+
+    async def ask() -> object:
+        async with _server_of(content) as client:
+            return teacher._read(row, await teacher._ask(client, row))
+
+    return asyncio.run(ask())
 
 
 def server_reply(content: bytes, place: Place) -> object:
@@ -84,6 +120,7 @@ def call_arguments(content: bytes, place: Place) -> object:
     from art.environments.tasks.mail import parse_call
     from art_extensions.atif.steps import _call
     from art_extensions.environments.bfcl import _is_object
+    from art_extensions.environments.openenv import OpenEnvEnvironment
     from art_extensions.environments.openenv_tools import ActionTools, InvalidActionError
     from art_extensions.scenarios.mcp.rollout import _arguments
     from art_extensions.token_views.rendered_again import _with_read_arguments
@@ -95,6 +132,9 @@ def call_arguments(content: bytes, place: Place) -> object:
     _is_object({"search": text})
     with suppress(InvalidActionError):  # the model is told
         ActionTools([], listed=True).action_of("search", text)
+    one_field = SimpleNamespace(_action="move", _fields={"move": {"type": "object"}})
+    with suppress(InvalidActionError):
+        OpenEnvEnvironment._action_of(one_field, text)  # type: ignore[arg-type]  # what it reads of itself
     _with_read_arguments({"role": "assistant", "tool_calls": [call]})
     return _arguments(text)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,14 +14,14 @@ import pytest
 import torch
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from art import errors
 from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
 from art.batch.build import build_batch, scored_paths, with_teacher
-from art.server.jobs.http_teacher import HttpTeacher
+from art.server.jobs.http_teacher import ID_BYTES, REPLY_BYTES, HttpTeacher
 from art.server.settings import ServerSettings, TeacherSettings, resolve_teacher
 from art.wire.algorithm import TeacherSpec
 from serving import serving_in_a_thread
@@ -174,6 +176,29 @@ async def test_refusals_by_name(endpoint: Endpoint, status: int, kind: type[Exce
 async def test_answers_of_another_shape_are_refused(endpoint: Endpoint, answer: dict, named: str) -> None:
     endpoint.answers = [JSONResponse(answer)]
     with pytest.raises(errors.TokenMismatchError, match=named):
+        await teacher(endpoint).logprobs([[1, 2]])
+
+
+async def test_an_answer_without_end_is_refused_and_not_read_on(endpoint: Endpoint) -> None:
+    sent = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 0x10000
+            yield b"x" * 0x10000
+            await asyncio.sleep(0)
+
+    most = REPLY_BYTES + 2 * ID_BYTES
+    endpoint.answers = [StreamingResponse(pieces(), status_code=500)]
+    with pytest.raises(errors.TokenMismatchError, match=f"'big' at http.* 2 ids.* longer than {most} bytes"):
+        await teacher(endpoint).logprobs([[1, 2]])
+    assert most < sent < 32 * most and len(endpoint.bodies) == 1
+
+
+async def test_a_packed_answer_is_refused(endpoint: Endpoint) -> None:
+    endpoint.answers = [Response(gzip.compress(b"{}"), headers={"content-encoding": "gzip"})]
+    with pytest.raises(errors.TokenMismatchError, match=r"cannot be read, it is packed \(gzip\)"):
         await teacher(endpoint).logprobs([[1, 2]])
 
 

@@ -24,8 +24,9 @@ from art.errors import (
     ServerError,
     ServerUnreachableError,
     TokenMismatchError,
+    UnreadableFileError,
 )
-from art.process.foreign_files import parse_json
+from art.process.foreign_files import ask_foreign, parse_json
 from art.server.settings import TeacherSettings, is_loopback
 from art.wire.algorithm import TeacherSpec
 
@@ -33,6 +34,8 @@ _BUSY = frozenset({429, 500, 502, 503, 504})
 _ROUNDING = 1e-3
 """A logprob so little above 0 is that of a probability rounded up to 1."""
 _LONGEST_WAIT = 60.0
+REPLY_BYTES, ID_BYTES = 1 << 20, 512
+"""Limits of a reply: in all, and further ones for each id. vLLM says an id in about 100."""
 
 
 class HttpTeacher:
@@ -60,7 +63,8 @@ class HttpTeacher:
         """`len(row) - 1` numbers a row: the logprob of each id given those before it, temperature 1.
 
         Raises DeadlineError, ServerUnreachableError, AuthenticationError, NotFoundError, RequestError and
-        ServerError as the teacher answers, TokenMismatchError where it answers about other ids.
+        ServerError as the teacher answers, TokenMismatchError where it answers about other ids, or what
+        cannot be read.
         """
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         gate = asyncio.Semaphore(self._settings.concurrency)
@@ -93,7 +97,13 @@ class HttpTeacher:
         for attempt in range(1, self._settings.attempts + 1):
             wait = self._settings.retry_wait * 2 ** (attempt - 1)
             try:
-                response = await client.post(f"{self.url}/completions", json=body)
+                most = REPLY_BYTES + ID_BYTES * len(row)
+                url = f"{self.url}/completions"
+                response = await ask_foreign(client, "POST", url, most_bytes=most, body=body)
+            except UnreadableFileError as error:
+                raise TokenMismatchError(
+                    f"{self._shown} gives no logprobs of {len(row)} ids: its answer cannot be read, {error}"
+                ) from error
             except httpx.TimeoutException:
                 problem: Exception = DeadlineError(
                     f"{self._shown} did not answer within {self._settings.request:g} s"
