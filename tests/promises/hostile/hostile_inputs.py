@@ -45,6 +45,8 @@ class Outside:
     """Paths of import."""
     limits: Mapping[str, str] = field(default_factory=dict)
     """bytes, depth, count, time -> the path of import of the constant that holds it."""
+    unlimited: Mapping[str, str] = field(default_factory=dict)
+    """bytes, time -> the name of the reason why it has no such limit."""
     errors: tuple[str, ...] = ("art.errors:ARTError",)
     """Documented errors, by their paths of import."""
     places: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from hostile_inputs import (
     inputs,
     limited,
     outside,
+    the_list,
     try_input,
     trying,
     warm_up,
@@ -50,7 +51,16 @@ def test_every_row_has_its_target_its_readers_its_limits_and_a_corpus() -> None:
         for kind, path in row.limits.items():
             assert kind in ("bytes", "depth", "count", "time", "memory"), path
             assert find_object(path), path
+        for kind in ("bytes", "time"):
+            known = (kind in row.limits) + (kind in row.unlimited)
+            assert known == 1, f"{row.target}: name the limit of {kind}, or the reason why it has none"
         assert any(name.startswith((GOOD, "seed")) for name in corpus_of(row.target)), row.target
+
+
+def test_what_has_no_limit_has_a_reason_of_the_list() -> None:
+    given = {reason for row in outside().values() for reason in row.unlimited.values()}
+    assert given == set(the_list()["reasons"]) and all(the_list()["reasons"].values())
+    assert not [row.target for row in outside().values() if set(row.unlimited) - {"bytes", "time"}]
 
 
 @pytest.mark.parametrize("target", outside())
