@@ -13,11 +13,12 @@ import typer
 
 from art.cli.model_verbs import AsJson, DataDir, readable_errors
 from art.cli.run_options import DATA_DIR
-from art.errors import ARTError, require_extra
+from art.errors import ARTError, ConfigurationError, require_extra
 from art.process.imports import import_lock
 from art_extensions.replay.kill_place import KillPlace
 
 if TYPE_CHECKING:
+    from art_extensions.replay.kept_records import KeptRecords
     from art_extensions.replay.replayed_step import ReplayedStep
 
 NOT_POSSIBLE = 2
@@ -29,7 +30,13 @@ COMPARED = ("loss/train", "loss/grad_norm", "loss/entropy", "data/entries", "dat
 
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The model, PROJECT/NAME.")]
-Step = Annotated[int, typer.Argument(metavar="STEP", help="The step to do again.")]
+Step = Annotated[
+    int | None,
+    typer.Argument(
+        metavar="STEP",
+        help="The step to do again. Not given: prints what the run keeps for replays, and its bytes.",
+    ),
+]
 Without = Annotated[
     list[str] | None,
     typer.Option(
@@ -71,7 +78,7 @@ Database = Annotated[
 
 def replay(
     run: Run,
-    step: Step,
+    step: Step = None,
     without: Without = None,
     algorithm: AnotherAlgorithm = None,
     row_tokens: RowTokens = None,
@@ -86,6 +93,8 @@ def replay(
 ) -> None:
     """Do a recorded training step again, and compare it with what it was, bit by bit.
 
+    Without STEP, print which steps can be replayed, and what their records take on the disk.
+
     Reads what the run recorded; nothing of the run changes, and no server has to run. Each option changes
     one thing, and what it changed is printed. Exit code 0 when all bits are the same or you asked for a
     change, 1 when they differ, 2 when the step cannot be replayed. A kill is no change: the bits must be the
@@ -94,6 +103,7 @@ def replay(
     with readable_errors():
         require_extra("local", "art replay")
     from art_extensions.replay.changed_step import StepChanges
+    from art_extensions.replay.kept_records import list_kept
     from art_extensions.replay.replayed_step import replay_step
 
     changes = StepChanges(
@@ -105,6 +115,12 @@ def replay(
         ranks=ranks,
     )
     try:
+        if step is None:
+            if changes != StepChanges(without=()) or shares or kill_at:
+                raise ConfigurationError(f"art replay {run}: name the step that the options are for")
+            kept = list_kept(run, data_dir, database)
+            typer.echo(json_text.dumps(asdict(kept), indent=2) if json else kept_as_text(kept))
+            return
         with _silence_libraries():
             found = replay_step(
                 run, step, data_dir, changes, shares=shares, kill_at=kill_at, database=database
@@ -170,6 +186,23 @@ def as_text(report: dict[str, Any]) -> str:
     same = report["bit_equal"]
     lines = [f"{title}: bit-equal, {report['tensors']} tensors"] if same else _differences(title, report)
     return "\n".join([*lines, *_share_lines(report["shares"]), *(f"  {note}" for note in report["notes"])])
+
+
+def kept_as_text(kept: KeptRecords) -> str:
+    """Returns what a run keeps, for a terminal."""
+    rows: list[tuple[str, ...]] = [("step", "computed.json", "request.json.gz", "replay")]
+    for one in kept.steps:
+        sizes = (f"{size:,}" if size else "-" for size in (one.computed, one.request))
+        rows.append((str(one.step), *sizes, one.refusal or "yes"))
+    if kept.without_checkpoint:
+        rows.append((f"{kept.without_checkpoint} more", "", "", "no: their checkpoints are gone"))
+    rows.append(("all", f"{kept.computed:,}", f"{kept.request:,}", ""))
+    widths = [max(len(row[at]) for row in rows) for at in range(3)]
+    lines = [
+        "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+        for row in rows
+    ]
+    return "\n".join([f"what {kept.model} keeps to replay its steps, in bytes:", *lines])
 
 
 def _differences(title: str, report: dict[str, Any]) -> list[str]:
