@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -65,6 +66,29 @@ async def test_a_base_model_is_served_at_once_and_later_one_trained_model_alone(
     with served(tmp_path, "--model", "games/wanted") as (_, client):
         eventually(lambda: "wanted" in names(client))
         assert "other" not in names(client) and answers(client, "wanted")
+
+
+async def test_the_whole_requests_of_the_newest_steps_are_kept_for_replays(tmp_path: Path) -> None:
+    model = art.TrainableModel(name="player", project="games", base_model="art/nano-games")
+    with served(tmp_path, "--keep-replay", "1"):
+        async with art.LocalBackend(path=tmp_path) as backend:
+            await model.register(backend)
+            for _ in range(2):
+                await backend.train(model, [await play_group(model)], learning_rate=1e-3)
+    steps = tmp_path / "games" / "models" / "player" / "steps"
+    assert sorted(path.parent.name for path in steps.glob("*/computed.json")) == ["0001", "0002"]
+    assert [path.parent.name for path in steps.glob("*/request.json.gz")] == ["0002"]
+
+
+async def play_group(model: art.TrainableModel[Any, Any]) -> art.TrajectoryGroup:
+    ask, rollouts = {"role": "user", "content": "yes, no or maybe?"}, []
+    for number in range(2):
+        completion = await model.openai_client().chat.completions.create(
+            model=model.get_inference_name(), messages=[ask], max_tokens=4, seed=number
+        )
+        said = [ask, completion.choices[0]]
+        rollouts.append(art.Trajectory(messages_and_choices=said, reward=float(number)))
+    return art.TrajectoryGroup(rollouts)
 
 
 def test_a_name_that_is_no_model_s_ends_it_with_the_names_that_are(tmp_path: Path) -> None:
