@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -146,9 +147,9 @@ def run_cells(cells: Sequence[Cell], path: Path, matrix: Matrix) -> int:
             print(f"[{at}/{len(cells)}] {cell.name}: not run: {error}", flush=True)
             failed += 1
             continue
-        append_record(path, record)
+        took = round(time.monotonic() - begun, 1)
+        append_record(path, replace(record, took=took))
         failed += not record.holds
-        took = time.monotonic() - begun
         print(f"[{at}/{len(cells)}] {cell.name}: {show(record)} (cell {took:.0f} s)", flush=True)
     return failed
 

@@ -50,6 +50,10 @@ def _counts(table: FaultTable, records: Mapping[str, CellRecord]) -> Iterator[st
         days = sorted(one.when for one in run)
         machines = ", ".join(sorted({one.machine for one in run}))
         yield f"They were run from {days[0]} to {days[-1]} on a machine with {machines}."
+        took = [one.took for one in run if one.took is not None]
+        if len(took) == len(table.runnable):
+            hours, longest = sum(took) / 3600, max(took)
+            yield f"One after another they took {hours:.1f} hours, the longest {longest:.0f} seconds."
 
 
 def _of_component(

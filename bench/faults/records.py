@@ -31,9 +31,12 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class CellRecord(RunRecord):
-    """seconds: from the fault to the end of the run that it met."""
+    """seconds: from the fault to the end of the run that it met. took: seconds of the whole cell, and of the
+    undisturbed run where it was the first to need it; None: an older record.
+    """
 
     cell: str
+    took: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

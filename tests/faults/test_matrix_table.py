@@ -6,12 +6,13 @@ import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from bench.faults.__main__ import read_options, wanted_cells
+from bench.faults.__main__ import Matrix, read_options, run_cells, wanted_cells
 from bench.faults.page import PAGE, tables
 from bench.faults.records import RANDOM_RECORDS, RECORDS, CellRecord, append_record, read_random, read_records
-from bench.faults.table import TABLE, read_table
+from bench.faults.table import TABLE, Cell, read_table
 
 RECORD = CellRecord(
     cell="trainer/save/kill-9",
@@ -82,6 +83,29 @@ def test_the_page_is_what_the_records_say() -> None:
     failing = replace(RECORD, cell=cell.name, flaws=("weights | differ",))
     shown = tables(table, {**records, cell.name: failing}, kills)
     assert f"- {cell.name}: `weights differ`" in shown and "**fails**, 3 s" in shown
+
+
+def test_a_new_record_has_the_seconds_that_its_cell_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PlayedMatrix(Matrix):
+        def __init__(self) -> None:
+            """Runs nothing."""
+
+        def run(self, cell: Cell) -> CellRecord:
+            return replace(RECORD, cell=cell.name)
+
+    table, path = read_table(), tmp_path / "faults.jsonl"
+    cells = table.runnable[:2]
+    clock = iter((100.0, 142.04, 150.0, 153.0))
+    monkeypatch.setattr("bench.faults.__main__.time", SimpleNamespace(monotonic=clock.__next__))
+    assert run_cells(cells, path, PlayedMatrix()) == 0
+    assert [read_records(path)[cell.name].took for cell in cells] == [42.0, 3.0]
+    told = "One after another they took"
+    assert told not in tables(table, read_records(path), []), "some cells have no figure yet"
+    whole = {cell.name: replace(RECORD, cell=cell.name, took=36.0) for cell in table.runnable}
+    assert f"{told} {len(whole) / 100:.1f} hours, the longest 36 seconds" in tables(table, whole, [])
+    assert {one.took for one in read_records(RECORDS).values()} >= {None}, "older records are read"
 
 
 def test_every_record_is_of_a_cell_that_is_run() -> None:
