@@ -8,12 +8,12 @@ agent are those of an `art.rollout` of its model, and its trace's reward is the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from art.environments.adapters.environment import Scenario
-from art.errors import ConfigurationError, EnvironmentFailedError
+from art.errors import ConfigurationError
 from art_extensions.environments.verifiers_tasksets import TasksetEnvironment, key_set, sampling_of
 
 if TYPE_CHECKING:
@@ -28,31 +28,17 @@ class TasksetAgents(TasksetEnvironment):
     the one that the taskset's environment gives it. The deadline is that of an episode.
     """
 
-    def _check_agents(self, kind: type, is_single: bool) -> None:
+    def _check_agents(self, kind: type, roles: Sequence[str]) -> None:
         """Raises ConfigurationError for a taskset with a single agent."""
-        if is_single:
+        if len(roles) == 1:
             raise ConfigurationError(
                 f"environment {self.name!r} has one agent: `art train --environment {self.name}` trains it"
             )
 
     def _check_settings(self, name: str) -> None:
         """Finds the roles. Raises: ConfigurationError for options that verifiers refuses."""
-        from verifiers.v1.configs.agent import agent_config_fields
-
-        self.roles = tuple(agent_config_fields(self._env_config({})))
-        self._env_config({role: {} for role in self.roles})
-
-    def _env_config(self, agents: Mapping[str, Mapping[str, Any]]) -> Any:
-        """Returns verifiers' settings of the environment. agents: settings of agents by their names."""
-        from verifiers.v1.utils.loaders import load_environment, resolve_env_config
-
-        seats = {role: {**self._agent, **more} for role, more in agents.items()}
-        try:
-            config = resolve_env_config({"taskset": self._taskset, **seats})
-            load_environment(config)  # finds the harnesses
-        except Exception as error:
-            raise self._refusal(error) from error
-        return config
+        self.roles = tuple(self._seats(name))
+        self._make_environment({role: {} for role in self.roles})
 
     async def play(
         self,
@@ -86,26 +72,20 @@ class TasksetAgents(TasksetEnvironment):
                 asked = {"model": scope.model_name, "client": client, "sampling": sampling}
                 scopes[role], agents[role] = scope, {**asked, "timeout": timeout}
             task = self._tasks[str(scenario.data["task"])]
-            episode = await self._run(self._episode(self._env_config(agents), task))
+            episode = await self._run(self._episode(self._make_environment(agents), task))
         return {
             role: self._finish(scopes[role].trajectory, scenario, self._trace(episode, role))
             for role in scopes
         }
 
-    async def _episode(self, config: Any, task: Any) -> Any:
+    async def _episode(self, environment: Any, task: Any) -> Any:
         """Plays a task with agents that have all they need: the run's own model is never asked."""
         from verifiers.v1.clients import ModelContext
-        from verifiers.v1.utils.loaders import load_environment
 
-        environment = load_environment(config)
         unused = ModelContext(model="none", client=self._library.EvalClientConfig())
         async with environment.serving():
             return await environment.run_episode(task, unused)
 
     def _trace(self, episode: Any, role: str) -> Any:
-        traces = [one for one in episode.traces if one.agent.name == role]
-        if episode.errors or len(traces) != 1:
-            said = "; ".join(f"{one.type}: {one.message}" for one in episode.errors)
-            ran = f"agent {role!r} ran {len(traces)} times in an episode, and not once"
-            raise EnvironmentFailedError(f"environment {self.name!r}: {said or ran}")
-        return traces[0]
+        traces = [one for one in episode.traces if one.agent.name == role and not episode.errors]
+        return self._only_trace(traces, episode.errors, f"agent {role!r}")

@@ -1,14 +1,18 @@
 """Tasksets of verifiers 0.4: `find_environment("verifiers:wordle", harness="mini_swe_agent")`.
 
 A taskset has the tasks, a harness is the program that works on one (an agent of its own, such as Claude
-Code), and a runtime is where that program runs. Each rollout is an `art.rollout`: the harness speaks to the
-model's endpoint by way of verifiers, and the trajectory is what the server has answered, sub-agents and
-compacted histories as branches. The trace's reward and its parts are the trajectory's. All rollouts run in
-an event loop of their own, in a thread: what blocks or ends there keeps nothing else waiting.
+Code), and a runtime is where that program runs. A rollout is an episode of verifiers, which the taskset's own
+environment plays where it has one (`nemo_gym`, `openenv`, `textarena`, `harbor`), and an `art.rollout`: the
+harness speaks to the model's endpoint by way of verifiers, and the trajectory is what the server has
+answered, sub-agents and compacted histories as branches. The trace's reward and its parts are the
+trajectory's. All rollouts run in an event loop of their own, in a thread: what blocks or ends there keeps
+nothing else waiting.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -40,9 +44,12 @@ EXTRA = TASKSETS_EXTRA
 RUNTIME = {"type": "subprocess"}
 HELD_OUT = 10
 """A taskset has no split: one of so many tasks is held out."""
+CLOSE_S = 30.0
+"""The deadline of the end of what a taskset's environment serves, in seconds."""
 KEY = "ART_ROLLOUT_API_KEY"
 """Begins the name of the variable with a rollout's key. verifiers takes keys by the name of a variable, and
 gives those with API_KEY in their names to no program that it starts."""
+_log = logging.getLogger(__name__)
 
 
 def __getattr__(name: str) -> Any:
@@ -87,7 +94,8 @@ class TasksetEnvironment(LibraryEnvironment):
         with extra_needed(EXTRA, f"environment {self.name!r}"):
             import verifiers.v1 as library
         self._library = library
-        self._tasks = self._load(name, dict(taskset or {}))
+        self._loaded = self._load(name, dict(taskset or {}))
+        self._tasks = self._read_tasks()
         given = {"id": harness} if isinstance(harness, str) else harness
         self._agent: dict[str, Any] = {
             **({"harness": dict(given)} if given else {}),
@@ -96,56 +104,77 @@ class TasksetEnvironment(LibraryEnvironment):
         }
         self._taskset = {**(taskset or {}), "id": name}
         self._thread_of_loop: LoopThread | None = None
+        self._served: ServedEnvironment | None = None
         self._check_settings(name)
 
-    def _load(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """Returns the tasks by their keys, in the order of the seed. Raises: ConfigurationError."""
-        from verifiers.v1.envs.single_agent import SingleAgentEnv
+    def _load(self, name: str, settings: dict[str, Any]) -> Any:
+        """Returns the taskset. Raises: ConfigurationError."""
         from verifiers.v1.utils.loaders import environment_class, taskset_class, taskset_config_type
 
         try:
             kind = environment_class(name)
             taskset = taskset_class(name)(taskset_config_type(name)(id=name, **settings))
-            most = self._sizes["train"] + self._sizes["val"]
-            tasks = list(taskset if taskset.bounded else islice(taskset, most))
         except Exception as error:
-            raise ConfigurationError(
-                f"environment {self.name!r}: verifiers cannot load this taskset: {type(error).__name__}: "
-                f"{error}"
-            ) from error
-        self._check_agents(kind, kind is SingleAgentEnv)
+            raise self._unloaded(error) from error
+        self._check_agents(kind, [*self._seats(name)])
+        return taskset
+
+    def _read_tasks(self) -> dict[str, Any]:
+        """Returns the tasks by their keys, in the order of the seed. Raises: ConfigurationError."""
+        most = self._sizes["train"] + self._sizes["val"]
+        try:
+            tasks = list(self._loaded if self._loaded.bounded else islice(self._loaded, most))
+        except Exception as error:
+            raise self._unloaded(error) from error
         if not tasks:
             raise ConfigurationError(f"environment {self.name!r} has no task")
         ordered = sorted(tasks, key=lambda task: content_id(str(self._seed), str(task.key)))
         return {str(task.key): task for task in ordered}
 
-    def _check_agents(self, kind: type, is_single: bool) -> None:
+    def _unloaded(self, error: Exception) -> ConfigurationError:
+        return ConfigurationError(
+            f"environment {self.name!r}: verifiers cannot load this taskset: {type(error).__name__}: {error}"
+        )
+
+    def _seats(self, name: str) -> dict[str, Any]:
+        """Returns the settings that the taskset's environment gives its agents, by their names."""
+        from verifiers.v1.utils.loaders import env_config_type
+
+        fields = {role: field.default for role, field in env_config_type(name).model_fields.items()}
+        return {role: own for role, own in fields.items() if isinstance(own, self._library.AgentConfig)}
+
+    def _check_agents(self, kind: type, roles: Sequence[str]) -> None:
         """Raises ConfigurationError for a taskset with several agents."""
-        if not is_single:
+        if len(roles) != 1:
             raise ConfigurationError(
-                f"environment {self.name!r} has several agents ({kind.__name__}), and one is trained here: "
-                f"`art policies --environment {self.name}` trains a model for each"
+                f"environment {self.name!r} has {len(roles)} agents ({kind.__name__}: {', '.join(roles)}), "
+                f"and one is trained here: `art policies --environment {self.name}` trains a model for each"
             )
 
     def _check_settings(self, name: str) -> None:
-        """Chooses the taskset's harness where none is given. Raises: ConfigurationError."""
-        from verifiers.v1.utils.loaders import default_harness_id
+        """Makes the environment that plays. Raises: ConfigurationError for options that verifiers refuses."""
+        ((role, own),) = self._seats(name).items()
+        self._own_sampling: dict[str, Any] = (
+            {} if own.sampling is None else own.sampling.model_dump(exclude_unset=True)
+        )
+        # What the seat leaves open is said for each episode: the model's name, and its address and key.
+        is_open: dict[str, Any] = {"model": None, "client": None, "sampling": None}
+        environment = self._make_environment({role: {**is_open, "timeout": {"rollout": self._deadline_s}}})
+        environment.taskset = self._loaded  # by its settings, start() tells the tasks what it serves
+        self._served = ServedEnvironment(environment)
 
-        self._agent.setdefault("harness", {"id": str(default_harness_id(name))})
-        self._agent_config("check", "http://127.0.0.1/v1", KEY, {})
+    def _make_environment(self, agents: Mapping[str, Mapping[str, Any]]) -> Any:
+        """Returns verifiers' environment of the taskset. agents: settings of agents by their names.
 
-    def _agent_config(self, model: str, base_url: str, key: str, sampling: Mapping[str, Any]) -> Any:
-        """Returns verifiers' settings of an agent. Raises: ConfigurationError for options that it refuses."""
-        client = self._library.EvalClientConfig(base_url=base_url, api_key_var=key)
-        timeout = {"timeout": {"rollout": self._deadline_s}}
+        Raises: ConfigurationError for options that verifiers refuses.
+        """
+        from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+        seats = {role: {**self._agent, **more} for role, more in agents.items()}
         try:
-            config = self._library.AgentConfig(
-                **self._agent, **timeout, model=model, client=client, sampling=sampling
-            )
-            self._library.Agent(config)  # finds the harness
+            return load_environment(resolve_env_config({"taskset": self._taskset, **seats}))
         except Exception as error:
             raise self._refusal(error) from error
-        return config
 
     def _refusal(self, error: Exception) -> ConfigurationError:
         return ConfigurationError(f"environment {self.name!r}: verifiers refuses {self._agent}: {error}")
@@ -169,10 +198,13 @@ class TasksetEnvironment(LibraryEnvironment):
         temperature: float = 1.0,
         max_tokens: int | None = None,
     ) -> Trajectory:
-        """Runs the harness on a task; see `NamedEnvironment.rollout`. Each request has the same seed.
+        """Plays a task; see `NamedEnvironment.rollout`. Each request has the same seed.
 
-        Raises: ConfigurationError for a model without a server of ours, which keeps what was sampled.
+        Raises: ConfigurationError for a model without a server of ours, which keeps what was sampled;
+        EnvironmentFailedError where the agent did not run, or ran more than once.
         """
+        from verifiers.v1.clients import ModelContext
+
         from art.client.rollout import rollout
 
         if not model.trainable:
@@ -180,27 +212,44 @@ class TasksetEnvironment(LibraryEnvironment):
                 f"environment {self.name!r}: the harness's completions are kept by ART's server: use a "
                 "registered art.TrainableModel"
             )
+        assert self._served is not None
         task = self._tasks[str(scenario.data["task"])]
-        sampling = sampling_of(seed, temperature, max_tokens)
+        sampling = {**self._own_sampling, **sampling_of(seed, temperature, max_tokens)}
         _, at, step = model.get_inference_name().rpartition("@")
         async with rollout(model, step=int(step) if at else None) as scope:  # type: ignore[arg-type]
             with key_set(scope) as key:
-                config = self._agent_config(scope.model_name, scope.base_url, key, sampling)
-                trace = await self._run(self._library.Agent(config).run(task))
-        return self._finish(scope.trajectory, scenario, trace)
+                asked = ModelContext(
+                    model=scope.model_name,
+                    client=self._library.EvalClientConfig(base_url=scope.base_url, api_key_var=key),
+                    sampling=self._library.SamplingConfig(**sampling),
+                )
+                episode = await self._run(self._served.play(task, asked))
+        trace = self._only_trace(episode.traces, episode.errors, "its agent")
+        return self._finish(scope.trajectory, scenario, trace, episode.errors)
 
     async def close(self) -> None:
-        """Ends the loop in which the rollouts run."""
-        if self._thread_of_loop is not None:
+        """Ends what is served, and the loop in which the rollouts run."""
+        if self._thread_of_loop is None:
+            return
+        try:
+            if self._served is not None:
+                await self._run(self._served.close(), "the end of what it serves", CLOSE_S)
+        except EnvironmentFailedError as error:
+            _log.warning("%s", error)  # the rollouts are done
+        finally:
             self._thread_of_loop.stop()
             self._thread_of_loop = None
 
-    async def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+    async def _run(
+        self, work: Coroutine[Any, Any, Any], what: str = "a rollout", deadline_s: float | None = None
+    ) -> Any:
         if self._thread_of_loop is None:
             self._thread_of_loop = LoopThread(f"environment {self.name}")
         running = self._thread_of_loop.start(work)
         try:
-            return await end_within(self._deadline_s, f"environment {self.name!r}: a rollout", running)
+            return await end_within(
+                deadline_s or self._deadline_s, f"environment {self.name!r}: {what}", running
+            )
         except EnvironmentTimeoutError:
             raise
         except (Exception, SystemExit) as error:
@@ -208,11 +257,22 @@ class TasksetEnvironment(LibraryEnvironment):
                 f"environment {self.name!r} failed: {type(error).__name__}: {error}"
             ) from error
 
-    def _finish(self, trajectory: Trajectory, scenario: Scenario, trace: Any) -> Trajectory:
-        """Gives the trajectory what the trace has. Raises: EnvironmentFailedError where nothing was
-        sampled.
+    def _only_trace(self, traces: Sequence[Any], errors: Sequence[Any], agent: str) -> Any:
+        """Returns the one trace. Raises: EnvironmentFailedError where there are none or several."""
+        if len(traces) != 1:
+            said = "; ".join(f"{one.type}: {one.message}" for one in errors)
+            ran = f"{agent} ran {len(traces)} times in an episode, and not once"
+            raise EnvironmentFailedError(f"environment {self.name!r}: {said or ran}")
+        return traces[0]
+
+    def _finish(
+        self, trajectory: Trajectory, scenario: Scenario, trace: Any, errors: Sequence[Any] = ()
+    ) -> Trajectory:
+        """Gives the trajectory what the trace has. errors: those of the episode.
+
+        Raises: EnvironmentFailedError where nothing was sampled.
         """
-        failures = [f"{one.type}: {one.message}" for one in trace.errors]
+        failures = [f"{one.type}: {one.message}" for one in (*trace.errors, *errors)]
         if not trajectory.messages_and_choices:
             raise EnvironmentFailedError(
                 f"environment {self.name!r} ended before the model said anything: "
@@ -220,7 +280,7 @@ class TasksetEnvironment(LibraryEnvironment):
             )
         scored = {name: one.score for name, one in trace.rewards.items() if one is not None}
         reward: float | Unscored = float(trace.reward)
-        if not trace.ok:
+        if errors or not trace.ok:
             reward = Unscored(f"{self.name}: {'; '.join(failures)[:1000] or trace.stop_condition}")
         elif not scored:
             reward = Unscored(f"{self.name} gave no reward")
@@ -240,6 +300,44 @@ class TasksetEnvironment(LibraryEnvironment):
             }
         )
         return trajectory
+
+
+class ServedEnvironment:
+    """An environment of verifiers, and what it serves from its first episode on: servers of tools, and what
+    its own start() makes. All calls are of one event loop.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+        self._serving: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._ended = asyncio.Event()
+
+    async def play(self, task: Any, context: Any) -> Any:
+        """Returns the episode. Raises what the start raises; the next episode starts again."""
+        if self._serving is None or self._serving.done():
+            self._ready, self._ended = asyncio.get_running_loop().create_future(), asyncio.Event()
+            self._serving = asyncio.create_task(self._serve(self._ready, self._ended))
+        assert self._ready is not None
+        await asyncio.shield(self._ready)  # an episode whose time is up ends no other
+        return await self._environment.run_episode(task, context)
+
+    async def close(self) -> None:
+        """Ends what is served."""
+        serving, self._serving = self._serving, None
+        self._ended.set()
+        if serving is not None:
+            await serving
+
+    async def _serve(self, ready: asyncio.Future[None], ended: asyncio.Event) -> None:
+        try:
+            async with self._environment.serving():
+                ready.set_result(None)
+                await ended.wait()
+        except (Exception, SystemExit) as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
 
 
 @contextmanager

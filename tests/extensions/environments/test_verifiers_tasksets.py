@@ -12,6 +12,7 @@ import art
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = ROOT / ".venv-verifiers-tasksets" / "bin" / "python"
+NEMO_GYM = ROOT / ".venv-nemo-gym" / "bin" / "python"
 MISSING = not PYTHON.exists() and not os.environ.get("ART_TEST_EVERYTHING")
 pytestmark = [
     pytest.mark.slow,
@@ -33,6 +34,7 @@ def found(tmp_path_factory):
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{PROGRAMS}",
         }
         command = [PYTHON, "-W", "ignore", PROGRAMS / "taskset_rollouts.py", *address, tokenizer]
+        command += [NEMO_GYM] if NEMO_GYM.exists() else []
         done = subprocess.run(
             command, env=variables, capture_output=True, text=True, timeout=580, check=False
         )
@@ -82,9 +84,41 @@ def test_wrong_names_are_refused_with_verifiers_words(found):
 
 
 def test_several_agents_are_refused_where_one_is_trained_and_one_where_several_are(found):
-    assert "'verifiers:two_agents' has several agents (EchoEnv), and one is trained here" in found["several"]
+    assert (
+        "'verifiers:two_agents' has 2 agents (EchoEnv: teller, echo), and one is trained" in found["several"]
+    )
     assert "`art policies --environment verifiers:two_agents` trains a model for each" in found["several"]
     assert "`art train --environment verifiers:say_words` trains it" in found["single"]
+
+
+def test_an_environment_s_own_class_with_one_agent_is_played(found):
+    """What it starts is started once for all rollouts, and ended; its agent's own model is not asked."""
+    told = found["one_seat"]
+    assert {*told["played"]} == {"yes", "no", "maybe", "blue", "red", "green"}
+    for word, one in told["played"].items():
+        assert one["named"] == one["samples"] and one["branches"] == 0
+        assert one["asked"][0] == f"respond with {word}, {word} or {word}"
+        if word == "red":
+            assert len(one["samples"]) == 1 and "red is not played on" in one["reward"]
+        else:
+            assert one["metrics"]["starts"] == 1
+            parts = [float(word in said) for said in one["said"]]
+            assert len(parts) == 2 and one["reward"] == parts[0] + 0.5 * parts[1]
+            assert (one["metrics"]["reward/first"], one["metrics"]["reward/second"]) == tuple(parts)
+        assert {*one["temperatures"]} == {2.0}, "not that of the class"
+    assert told["started_after"] == -1
+
+
+@pytest.mark.skipif(
+    not NEMO_GYM.exists() and not os.environ.get("ART_TEST_EVERYTHING"), reason="no .venv-nemo-gym"
+)
+def test_verifiers_own_taskset_of_nemo_gym_gives_what_verifiers_alone_gives(found):
+    compared = found["nemo_gym"]
+    assert {*compared} == {*"ABCDEF"}
+    for letter, one in compared.items():
+        assert one["said"] == one["library_said"] and one["ours"] == one["library"], letter
+        assert one["metrics"]["reward/nemo_gym"] == one["ours"]
+    assert {1.0} <= {one["ours"] for one in compared.values()} <= {0.0, 1.0}
 
 
 def test_each_of_several_agents_is_a_role_with_a_model_of_its_own(found):

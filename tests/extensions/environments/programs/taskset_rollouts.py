@@ -1,6 +1,6 @@
 """Tasksets of verifiers 0.4, run where it is installed, on a server of ours: prints JSON.
 
-python taskset_rollouts.py BASE_URL KEY TOKENIZER
+python taskset_rollouts.py BASE_URL KEY TOKENIZER [PYTHON_OF_NEMO_GYM]
 """
 
 from __future__ import annotations
@@ -9,19 +9,25 @@ import asyncio
 import json
 import os
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import verifiers.v1 as vf
+from verifiers.v1.clients import ModelContext
 from verifiers.v1.configs.client import EvalClientConfig, TrainClientConfig
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 import art
 from art.environments.adapters.registry import find_environment
 from art.errors import ARTError
 from art.extensions import ROLES, load_extension
 from art.process.environment import variable_set
+from art_extensions.environments.nemo_gym_process import ResourceServer
 
 NAME = "verifiers:say_words"
+CHOICES = {"A": "yes", "B": "no", "C": "maybe", "D": "blue", "E": "red", "F": "green"}
 
 
 async def samples_of(model: art.TrainableModel, rollout: str) -> list[dict[str, Any]]:
@@ -83,10 +89,8 @@ async def rendered(model: art.TrainableModel, tokenizer: str) -> dict[str, Any]:
     }
 
 
-async def compared(backend: Any) -> dict[str, Any]:
+async def compared(model: art.TrainableModel) -> dict[str, Any]:
     """The reward of each task here and by verifiers alone, for the greedy reply of one model."""
-    model = art.TrainableModel(name="player", project="tasksets", base_model="art/nano-games")
-    await model.register(backend)
     environment = find_environment(NAME, harness="null")
     found: dict[str, Any] = {}
     with variable_set("EVAL_API_KEY", str(model.inference_api_key)):
@@ -108,6 +112,89 @@ async def compared(backend: Any) -> dict[str, Any]:
                 "library": None if trace.errors else trace.reward,
                 "library_said": trace.last_reply,
             }
+    return found
+
+
+async def one_seat(model: art.TrainableModel) -> dict[str, Any]:
+    """Episodes of an environment's own class with one agent, which is started once for all of them."""
+    settings = {"fails_at": "red"}
+    environment = find_environment("verifiers:one_seat", taskset=settings)
+    told: dict[str, Any] = {"played": {}}
+    for split in ("train", "val"):
+        for scenario in environment.scenarios(split):
+            one = await environment.rollout(model, scenario, max_tokens=10, temperature=2.0, seed=5)
+            samples = await samples_of(model, str(one.rollout_id))
+            told["played"][environment._tasks[scenario.data["task"]].data.word] = {
+                "reward": one.reward.reason if isinstance(one.reward, art.Unscored) else one.reward,
+                "metrics": one.metrics,
+                "said": [turn["content"] for turn in one.messages() if turn["role"] == "assistant"],
+                "asked": [turn["content"] for turn in one.messages() if turn["role"] == "user"],
+                "samples": [sample["sample_id"] for sample in samples],
+                "named": [
+                    turn.model_extra["sample_id"]
+                    for turn in one.messages_and_choices
+                    if not isinstance(turn, dict)
+                ],
+                "branches": len(one.additional_histories),
+                "temperatures": [sample["sampling"]["temperature"] for sample in samples],
+            }
+    await environment.close()
+    (task, *_) = environment._tasks.values()
+    told["started_after"] = task.config.started
+    return told
+
+
+async def nemo_gym(model: art.TrainableModel, python: str) -> dict[str, Any]:
+    """Tasks of verifiers' own taskset `nemo_gym`, scored by a real server of NeMo-Gym, here and by verifiers
+    alone, each for the greedy reply of one model.
+    """
+    server = ResourceServer("nemo-gym:mcqa", "mcqa", python, {})
+    with TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows.jsonl"
+        rows.write_text("".join(f"{json.dumps(question(word))}\n" for word in CHOICES.values()))
+        settings = {"dataset": str(rows), "task": {"resources_url": await server.start()}}
+        try:
+            return await both(model, "nemo_gym", settings)
+        finally:
+            server.stop()
+
+
+def question(word: str) -> dict[str, Any]:
+    """A row of the server `mcqa`, which looks for one of the words in the reply."""
+    (letter,) = (letter for letter, other in CHOICES.items() if other == word)
+    asked = {"role": "user", "content": f"respond with {word}, {word} or {word}"}
+    return {
+        "responses_create_params": {"input": [asked]},
+        "options": [{letter: word} for letter, word in CHOICES.items()],
+        "expected_answer": letter,
+        "template_metadata": {"output_regex": f"({'|'.join(CHOICES.values())})"},
+    }
+
+
+async def both(model: art.TrainableModel, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    environment = find_environment(f"verifiers:{name}", harness="null", taskset=settings)
+    agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
+    alone = load_environment(resolve_env_config({"taskset": {"id": name, **settings}, "agent": agent}))
+    found: dict[str, Any] = {}
+    with variable_set("EVAL_API_KEY", str(model.inference_api_key)):
+        asked = ModelContext(
+            model=model.get_inference_name(),
+            client=EvalClientConfig(base_url=str(model.inference_base_url), api_key_var="EVAL_API_KEY"),
+            sampling=vf.SamplingConfig(temperature=0.0, max_tokens=40),
+        )
+        async with alone.serving():
+            for scenario in (*environment.scenarios("train"), *environment.scenarios("val")):
+                ours = await environment.rollout(model, scenario, temperature=0.0, max_tokens=40)
+                task = environment._tasks[scenario.data["task"]]
+                (trace,) = (await alone.run_episode(task, asked)).traces
+                found[task.data.row["expected_answer"]] = {
+                    "ours": ours.reward.reason if isinstance(ours.reward, art.Unscored) else ours.reward,
+                    "said": ours.messages()[-1]["content"],
+                    "metrics": ours.metrics,
+                    "library": None if trace.errors else trace.reward,
+                    "library_said": trace.last_reply,
+                }
+    await environment.close()
     return found
 
 
@@ -190,16 +277,20 @@ def refused_roles(name: str, **options: Any) -> str:
     return "made"
 
 
-async def main(base_url: str, key: str, tokenizer: str) -> None:
+async def main(base_url: str, key: str, tokenizer: str, python: str = "") -> None:
     backend = art.RemoteBackend(base_url.removesuffix("/v1"), api_key=key)
     model = art.TrainableModel(name="worker", project="tasksets", base_model="art/nano-tools")
     await model.register(backend)
+    player = art.TrainableModel(name="player", project="tasksets", base_model="art/nano-games")
+    await player.register(backend)
     environment = find_environment(NAME)
     told = {
         "splits": {split: [one.id for one in environment.scenarios(split)] for split in ("train", "val")},
         "null": await played(model, "null"),
         "bash": await played(model, "bash", max_turns=3),
-        "compared": await compared(backend),
+        "compared": await compared(player),
+        "one_seat": await one_seat(player),
+        "nemo_gym": await nemo_gym(player, python) if python else None,
         "sheet": await learned(model),
         "rendered": await rendered(model, tokenizer),
         "unknown": refused("verifiers:no_such_taskset"),
