@@ -38,7 +38,7 @@ class TasksetAgents(TasksetEnvironment):
     def _check_settings(self, name: str) -> None:
         """Finds the roles. Raises: ConfigurationError for options that verifiers refuses."""
         self.roles = tuple(self._seats(name))
-        self._make_environment({role: {} for role in self.roles})
+        self._check_runtime(self._make_environment({role: {} for role in self.roles}))
 
     async def play(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 EXTRA = TASKSETS_EXTRA
 RUNTIME = {"type": "subprocess"}
+COMMANDS = frozenset({"docker", "podman", "apptainer"})
+"""Runtimes that are run by the command of the same name."""
+CONTAINER = '{"type": "docker"}'
 HELD_OUT = 10
 """A taskset has no split: one of so many tasks is held out."""
 CLOSE_S = 30.0
@@ -160,6 +164,7 @@ class TasksetEnvironment(LibraryEnvironment):
         # What the seat leaves open is said for each episode: the model's name, and its address and key.
         is_open: dict[str, Any] = {"model": None, "client": None, "sampling": None}
         environment = self._make_environment({role: {**is_open, "timeout": {"rollout": self._deadline_s}}})
+        self._check_runtime(environment)
         environment.taskset = self._loaded  # by its settings, start() tells the tasks what it serves
         self._served = ServedEnvironment(environment)
 
@@ -175,6 +180,30 @@ class TasksetEnvironment(LibraryEnvironment):
             return load_environment(resolve_env_config({"taskset": self._taskset, **seats}))
         except Exception as error:
             raise self._refusal(error) from error
+
+    def _check_runtime(self, environment: Any) -> None:
+        """Raises ConfigurationError where the runtime can run no harness or no task of it."""
+        from verifiers.v1.utils.loaders import harness_class
+
+        runtime = str(self._agent["runtime"].get("type"))
+        if runtime in COMMANDS and shutil.which(runtime) is None:
+            raise ConfigurationError(
+                f"environment {self.name!r}: the runtime {runtime!r} needs the command `{runtime}`, which is "
+                "not on the PATH: install it, or give another runtime"
+            )
+        if runtime != RUNTIME["type"]:
+            return
+        names = dict.fromkeys(str(one.id) for one in environment.config.agent_harnesses().values())
+        bound = [f"the harness {name!r}" for name in names if harness_class(name).NEEDS_CONTAINER]
+        if any(task.NEEDS_CONTAINER or task.data.image is not None for task in self._tasks.values()):
+            bound.append("a task of it")
+        if bound:
+            raise ConfigurationError(
+                f"environment {self.name!r}: {' and '.join(bound)} runs in a container alone, and the "
+                f"runtime is {runtime!r}, processes of this machine: give runtime={CONTAINER} to Python, or "
+                f"--environment-option 'runtime={CONTAINER}' to a command, where Docker is; the harnesses "
+                "null and bash need no container"
+            )
 
     def _refusal(self, error: Exception) -> ConfigurationError:
         return ConfigurationError(f"environment {self.name!r}: verifiers refuses {self._agent}: {error}")

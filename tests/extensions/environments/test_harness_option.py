@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[3]
 TASKSETS = ROOT / ".venv-verifiers-tasksets"
 MISSING = not (TASKSETS / "bin" / "python").exists() and not os.environ.get("ART_TEST_EVERYTHING")
 PROGRAMS = Path(__file__).parent / "programs"
+tasksets = pytest.mark.skipif(MISSING, reason="no environment: `make .venv-verifiers-tasksets/.installed`")
 TRAIN = ("--base-model", "art/nano-tools", "--steps", "1", "--groups-per-step", "1", "--group-size", "2")
 
 
@@ -62,20 +63,15 @@ def test_an_unknown_harness_is_refused_in_the_environments_words(
     assert "harness='bash' needs verifiers 0.4" in told and "verifiers-tasksets" in told
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(MISSING, reason="no environment: `make .venv-verifiers-tasksets/.installed`")
-def test_a_taskset_is_trained_with_the_harness_that_is_named(tmp_path: Path) -> None:
-    """verifiers of its own environment of Python stands behind the packages of this one."""
+def beside_verifiers(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command with verifiers of its own environment of Python, behind the packages of this one."""
     (library,) = (TASKSETS / "lib").glob("python*/site-packages")
-    (tmp_path / "run.py").write_text(
+    (folder / "run.py").write_text(
         f"import sys\nsys.path.append({str(library)!r})\nfrom art.cli.main import app\napp()\n"
     )
-    done = subprocess.run(
-        [
-            *(sys.executable, "-W", "ignore", "run.py", "train", "--environment", "verifiers:say_words"),
-            *("--harness", "null", "--eval-scenarios", "1", "--max-tokens", "8", "--name", "worder", *TRAIN),
-        ],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "run.py", *words],
+        cwd=folder,
         env={
             **os.environ,
             "PATH": f"{TASKSETS / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -85,6 +81,25 @@ def test_a_taskset_is_trained_with_the_harness_that_is_named(tmp_path: Path) -> 
         text=True,
         timeout=580,
         check=False,
+    )
+
+
+@pytest.mark.slow
+@tasksets
+def test_a_harness_that_needs_a_container_is_refused_before_a_run_begins(tmp_path: Path) -> None:
+    words = ("train", "--environment", "verifiers:say_words", "--harness", "mini_swe_agent", *TRAIN)
+    done = beside_verifiers(tmp_path, *words)
+    assert done.returncode == 1 and "the harness 'mini_swe_agent' runs in a container alone" in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / ".art").exists()
+
+
+@pytest.mark.slow
+@tasksets
+def test_a_taskset_is_trained_with_the_harness_that_is_named(tmp_path: Path) -> None:
+    done = beside_verifiers(
+        tmp_path,
+        *("train", "--environment", "verifiers:say_words", "--harness", "null", "--eval-scenarios", "1"),
+        *("--max-tokens", "8", "--name", "worder", *TRAIN),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     run = tmp_path / ".art" / "environments" / "train" / "worder"

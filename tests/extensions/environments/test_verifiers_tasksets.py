@@ -83,6 +83,21 @@ def test_wrong_names_are_refused_with_verifiers_words(found):
     assert "'moon'" in found["runtime"] and "subprocess" in found["runtime"]
 
 
+@pytest.mark.parametrize("harness", ["mini_swe_agent", "terminus_2", "claude_code", "codex", "openclaw"])
+def test_a_harness_that_needs_a_container_is_refused_where_there_is_none(found, harness):
+    told = found["containers"][harness]
+    assert told.startswith("ConfigurationError") and f"the harness {harness!r} runs in a container" in told
+    assert "the runtime is 'subprocess'" in told and "--environment-option 'runtime=" in told
+
+
+def test_what_a_container_s_runtime_lacks_is_said_before_a_rollout(found):
+    told = found["containers"]
+    assert "a task of it runs in a container alone" in told["image"]
+    assert "the harness 'codex' runs in a container alone" in told["roles"]
+    assert "needs the command `docker`, which is not on the PATH" in told["absent"]
+    assert told["docker"] == "made"
+
+
 def test_several_agents_are_refused_where_one_is_trained_and_one_where_several_are(found):
     assert (
         "'verifiers:two_agents' has 2 agents (EchoEnv: teller, echo), and one is trained" in found["several"]

@@ -17,6 +17,8 @@ class SeatTaskConfig(vf.TaskConfig):
 
 class SeatConfig(vf.TasksetConfig):
     task: SeatTaskConfig = SeatTaskConfig()
+    image: str | None = None
+    """The container image of each task."""
     fails_at: str = ""
     """The word at which an episode fails after its first reply."""
 
@@ -34,7 +36,7 @@ class SeatTask(vf.Task[SeatData, vf.State, SeatTaskConfig]):
 class SeatTaskset(vf.Taskset[SeatTask, SeatConfig]):
     def load(self) -> Iterable[SeatTask]:
         for word in WORDS:
-            yield SeatTask(SeatData(prompt=None, word=word), self.config.task)
+            yield SeatTask(SeatData(prompt=None, word=word, image=self.config.image), self.config.task)
 
 
 class SeatEnvConfig(vf.EnvConfig):

@@ -277,6 +277,26 @@ def refused_roles(name: str, **options: Any) -> str:
     return "made"
 
 
+def containers() -> dict[str, str]:
+    """What is said of harnesses and tasks that need a container, without Docker and with a command of its
+    name.
+    """
+    docker = {"type": "docker"}
+    told = {
+        name: refused(NAME, harness=name)
+        for name in ("mini_swe_agent", "terminus_2", "claude_code", "codex", "openclaw")
+    }
+    told["image"] = refused("verifiers:one_seat", taskset={"image": "python:3.12"})
+    told["roles"] = refused_roles("two_agents", harness="codex")
+    with TemporaryDirectory() as folder, variable_set("PATH", folder):
+        told["absent"] = refused(NAME, harness="codex", runtime=docker)
+        command = Path(folder) / "docker"
+        command.write_text("#!/bin/sh\n")
+        command.chmod(0o755)
+        told["docker"] = refused(NAME, harness="codex", runtime=docker)
+    return told
+
+
 async def main(base_url: str, key: str, tokenizer: str, python: str = "") -> None:
     backend = art.RemoteBackend(base_url.removesuffix("/v1"), api_key=key)
     model = art.TrainableModel(name="worker", project="tasksets", base_model="art/nano-tools")
@@ -295,6 +315,7 @@ async def main(base_url: str, key: str, tokenizer: str, python: str = "") -> Non
         "rendered": await rendered(model, tokenizer),
         "unknown": refused("verifiers:no_such_taskset"),
         "harness": refused(NAME, harness="no_such_harness"),
+        "containers": containers(),
         "runtime": refused(NAME, runtime={"type": "moon"}),
         "agents": await agents(backend),
         "several": refused("verifiers:two_agents"),
