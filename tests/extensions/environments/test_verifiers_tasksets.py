@@ -55,6 +55,15 @@ def test_every_sampled_token_of_a_harness_is_in_the_ledger(found, harness, turns
     assert rollout["metadata"]["harness"] == harness
 
 
+@pytest.mark.parametrize(("harness", "turns"), [("null", 1), ("bash", 3)])
+def test_each_token_that_passed_a_proxy_before_the_server_is_in_the_ledger_once(found, harness, turns):
+    """The ids on the wire are those of the ledger, and each is in the trajectory that is trained."""
+    counted = found["counted"][harness]
+    assert counted["wire"] == counted["ledger"] and all(ids for _, ids in counted["wire"])
+    assert counted["trained"] == [sample for sample, _ in counted["wire"]]
+    assert len({*counted["trained"]}) == len(counted["trained"]) == turns
+
+
 def test_the_reward_and_its_parts_are_those_of_the_trace(found):
     for harness in ("null", "bash"):
         one = found[harness]

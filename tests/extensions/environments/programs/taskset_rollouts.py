@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import verifiers.v1 as vf
+from counting_proxy import CountingProxy
 from verifiers.v1.clients import ModelContext
 from verifiers.v1.configs.client import EvalClientConfig, TrainClientConfig
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
@@ -57,6 +58,29 @@ async def played(model: art.TrainableModel, harness: str, **options: Any) -> dic
     found["counted"] = sum(
         turn.model_extra["completion_tokens"] for turn in turns if not isinstance(turn, dict)
     )
+    return found
+
+
+async def counted(base_url: str, key: str) -> dict[str, Any]:
+    """The ids that pass a proxy between verifiers and the server, and those of the ledger."""
+    found: dict[str, Any] = {}
+    with CountingProxy(base_url.removesuffix("/v1")) as proxy:
+        backend = art.RemoteBackend(proxy.url, api_key=key)
+        model = art.TrainableModel(name="counted", project="tasksets", base_model="art/nano-tools")
+        await model.register(backend)
+        for harness, turns in (("null", 1), ("bash", 3)):
+            environment = find_environment(NAME, harness=harness, max_turns=turns)
+            one = await environment.rollout(model, environment.scenarios("train")[0], max_tokens=40, seed=3)
+            await environment.close()
+            samples = await samples_of(model, str(one.rollout_id))
+            parts = [turn for part in (one, *one.additional_histories) for turn in part.messages_and_choices]
+            found[harness] = {
+                "wire": [*proxy.counted],
+                "ledger": [(sample["sample_id"], sample["completion_ids"]) for sample in samples],
+                "trained": [turn.model_extra["sample_id"] for turn in parts if not isinstance(turn, dict)],
+            }
+            proxy.counted.clear()
+        await backend.close()
     return found
 
 
@@ -308,6 +332,7 @@ async def main(base_url: str, key: str, tokenizer: str, python: str = "") -> Non
         "splits": {split: [one.id for one in environment.scenarios(split)] for split in ("train", "val")},
         "null": await played(model, "null"),
         "bash": await played(model, "bash", max_turns=3),
+        "counted": await counted(base_url, key),
         "compared": await compared(player),
         "one_seat": await one_seat(player),
         "nemo_gym": await nemo_gym(player, python) if python else None,
