@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from typer.testing import CliRunner
 
 from art.cli.main import app
+from art.utils.trajectory_logging import read_trajectory_groups
 
 ROOT = Path(__file__).parents[3]
 TASKSETS = ROOT / ".venv-verifiers-tasksets"
@@ -95,7 +97,7 @@ def test_a_harness_that_needs_a_container_is_refused_before_a_run_begins(tmp_pat
 
 @pytest.mark.slow
 @tasksets
-def test_a_taskset_is_trained_with_the_harness_that_is_named(tmp_path: Path) -> None:
+def test_a_taskset_is_trained_and_evaluated_with_the_harness_that_is_named(tmp_path: Path) -> None:
     done = beside_verifiers(
         tmp_path,
         *("train", "--environment", "verifiers:say_words", "--harness", "null", "--eval-scenarios", "1"),
@@ -106,3 +108,19 @@ def test_a_taskset_is_trained_with_the_harness_that_is_named(tmp_path: Path) -> 
     assert [json.loads(row)["step"] for row in (run / "steps.jsonl").read_text().splitlines()] == [1]
     evaluated = json.loads((run / "evaluation-0001.jsonl").read_text().splitlines()[0])
     assert {one["metadata"]["harness"] for one in evaluated} == {"null"}
+
+    done = beside_verifiers(
+        tmp_path,
+        *("eval", "environments/worder", "--environment", "verifiers:say_words", "--harness", "null"),
+        *("--split", "asked", "--json"),
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    assert (told["step"], told["of"]) == (1, "verifiers:say_words")
+    folder = tmp_path / ".art" / "environments" / "models" / "worder" / "trajectories" / "asked"
+    groups = read_trajectory_groups(folder / "0001.parquet")
+    rollouts = [one for group in groups for one in group]
+    assert {one.metadata["harness"] for one in rollouts} == {"null"}
+    assert len({one.metadata["scenario_id"] for one in rollouts}) == len(rollouts) == 3  # half of the tasks
+    rewards = [one.reward for one in rollouts if isinstance(one.reward, float)]
+    assert told["sampled"]["means"]["reward"] == pytest.approx(fmean(rewards))
