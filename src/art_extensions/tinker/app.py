@@ -182,6 +182,7 @@ class TinkerRoutes:
         owner, asked = await self.owner(request), await read(request, FinishAsked)
         session = await self._session(owner, request.path_params["session_id"])
         await self.sessions.end(session, str(asked.reason.get("type", "success")), asked.detail)
+        await self.runs.free_session(session.session_id)
         return JSONResponse({})
 
     async def _session(self, owner: str, session_id: str) -> TinkerSession:

@@ -43,6 +43,7 @@ from art_extensions.tinker.forward_backward import (
     forward_backward_output,
     read_forward_backward,
 )
+from art_extensions.tinker.leftovers import Leftovers, leave
 from art_extensions.tinker.loss_functions import CUSTOM
 from art_extensions.tinker.older_clients import JSON_BATCH
 from art_extensions.tinker.records import (
@@ -87,6 +88,7 @@ UNCLIPPED = 1e30
 """A gradient norm that is never reached."""
 _NEVER = MappingProxyType({COPY: "is a copy", UNLOADED: "was unloaded"})
 """The number of a run's next request, where none is ever carried out."""
+_ENDED = "the session has ended"
 _PLACE = OptimizerSpec(learning_rate=None)
 """A batch that moves nothing has to name an optimizer."""
 
@@ -113,8 +115,8 @@ class Done:
 class TrainingRuns:
     """The queue of each run."""
 
-    def __init__(self, store: TinkerStore, server_of: ServerOf) -> None:
-        self._store, self._server_of = store, server_of
+    def __init__(self, store: TinkerStore, server_of: ServerOf, leftovers: Leftovers) -> None:
+        self._store, self._server_of, self.leftovers = store, server_of, leftovers
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
         self._ends: dict[str, asyncio.Event] = {}
@@ -133,9 +135,14 @@ class TrainingRuns:
         }
 
     async def resume(self) -> None:
-        """Goes on with what an earlier process left."""
-        waiting = await self._store.run(lambda tables: tables.select(QueuedRequest, state="waiting"))
-        for run_id in {one.run_id for one in waiting}:
+        """Goes on with what an earlier process left: with the ends of sessions, too."""
+
+        def begin(tables: Tables) -> set[str]:
+            for run_id in tables.waiting_runs(ended=True):
+                _give_up(tables, run_id, _ENDED)
+            return tables.waiting_runs(ended=False)
+
+        for run_id in await self._store.run(begin):
             self._wake(run_id)
 
     async def submit(self, request: QueuedRequest, run: Run | None = None) -> str:
@@ -183,9 +190,14 @@ class TrainingRuns:
         return found
 
     async def end_session(self, session_id: str) -> None:
+        """Stops the runs of an ended session."""
+        for run in await self._store.run(lambda tables: tables.select(Run, session_id=session_id)):
+            await self._end(run, _ENDED)
+
+    async def free_session(self, session_id: str) -> None:
         """Frees what the runs of an ended session hold. Saved weights stay."""
         for run in await self._store.run(lambda tables: tables.select(Run, session_id=session_id)):
-            await self._end(run, "the session has ended")
+            await self.leftovers.free(model=run.name)
 
     async def unload(self, run: Run) -> str:
         """Frees what a run holds before its session ends; it takes no further request. Returns the request
@@ -211,6 +223,7 @@ class TrainingRuns:
 
         await self._end(run, "the run was unloaded")
         await self._store.run(write)
+        await self.leftovers.free(model=run.name)
         return name
 
     async def _end(self, run: Run, why: str) -> None:
@@ -220,20 +233,6 @@ class TrainingRuns:
         await self._store.run(partial(_give_up, run_id=run.run_id, why=why))
         for request_id in [one for one in self._ends if one.startswith(f"{run.run_id}:")]:
             self._ends[request_id].set()
-        try:
-            await self._free(run)
-        except ARTError as error:
-            _log.warning("run %s was not freed: %s", run.run_id, error)
-
-    async def _free(self, run: Run) -> None:
-        server = await self._server_of(run.owner)
-        saved = await self._store.run(lambda tables: tables.select(SavedCheckpoint, model=run.name))
-        try:
-            await server.release(run.name)
-            if not saved:
-                await server.delete(run.name)
-        except NotFoundError:
-            return
 
     async def close(self) -> None:
         """Stops. What is not done goes on with the next process."""
@@ -281,8 +280,12 @@ class TrainingRuns:
     async def _load(self, run: Run, request: QueuedRequest) -> Done:
         """A run that goes on with saved weights: a new model takes the place of its own."""
         done = await self._begin_with(run, f"{run.name}.{request.seq}", request)
-        await self._free(run)  # the model that trained it so far
-        return replace(done, change=lambda tables: tables.forget_bodies(run.run_id, request.seq))
+
+        def change(tables: Tables) -> None:
+            tables.forget_bodies(run.run_id, request.seq)
+            leave(tables, run)  # the model that trained it so far
+
+        return replace(done, change=change)
 
     async def _begin_with(self, run: Run, name: str, request: QueuedRequest) -> Done:
         asked = _read(LoadWeights, request)
@@ -530,6 +533,8 @@ def _replace(tables: Tables, saved: SavedCheckpoint) -> None:
 
 
 def _give_up(tables: Tables, run_id: str, why: str) -> None:
+    """Ends the waiting requests of a run. What its requests made until here is to be freed."""
+    leave(tables, *tables.select(Run, run_id=run_id))
     failed = failure_of(refusal(why))
     tables.change(QueuedRequest, {"run_id": run_id, "state": "waiting"}, state="failed", result=failed)
     tables.change(QueuedRequest, {"run_id": run_id}, body=None, added=False)

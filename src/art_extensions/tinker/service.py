@@ -19,6 +19,7 @@ from art.process.files import disk_error, make_private_folder, take_lock, write_
 from art.process.resources import listen
 from art_extensions.tinker.app import TinkerRoutes, make_app
 from art_extensions.tinker.art_server import ArtServer
+from art_extensions.tinker.leftovers import Leftovers
 from art_extensions.tinker.runs import TrainingRuns
 from art_extensions.tinker.samples import SampleFutures
 from art_extensions.tinker.sessions import PREFIX, KeyRing, Sessions
@@ -84,7 +85,8 @@ def make_service(folder: Path, connect: Connect) -> tuple[TinkerRoutes, str]:
     """The service of a folder, and its key."""
     key = service_key(folder)
     store, keys = TinkerStore(folder / "tinker.sqlite"), KeyRing(own=key, connect=connect)
-    runs, samples = TrainingRuns(store, keys.server), SampleFutures(keys.server)
+    runs = TrainingRuns(store, keys.server, Leftovers(store, keys.server_if_known))
+    samples = SampleFutures(keys.server)
     return TinkerRoutes(store, keys, runs, samples, Sessions(store, runs, samples)), key
 
 

@@ -12,10 +12,12 @@ from functools import partial
 
 from art.errors import ARTError, AuthenticationError, NotFoundError
 from art_extensions.tinker.art_server import ArtServer
+from art_extensions.tinker.leftovers import leave
 from art_extensions.tinker.runs import TrainingRuns
 from art_extensions.tinker.samples import SampleFutures
 from art_extensions.tinker.store import (
     KeptLoss,
+    Run,
     Sampler,
     SavedCheckpoint,
     Tables,
@@ -74,6 +76,10 @@ class KeyRing:
         await self._known.setdefault(owner, asyncio.Event()).wait()
         return self._servers[owner]
 
+    def server_if_known(self, owner: str) -> ArtServer | None:
+        """The server for an owner; None where a restart forgot the owner's key, and it was not seen again."""
+        return self._servers.get(owner)
+
     def _remember(self, owner: str, server: ArtServer) -> None:
         self._servers[owner] = server
         self._known.setdefault(owner, asyncio.Event()).set()
@@ -91,8 +97,13 @@ class Sessions:
         self._store, self._runs, self._samples = store, runs, samples
 
     async def start(self) -> None:
-        """Sessions go on that an earlier process had."""
-        await self._store.run(lambda tables: tables.change(TinkerSession, {"ended": None}, seen_at=now()))
+        """Sessions go on that an earlier process had; what it did not forget any more is forgotten."""
+
+        def begin(tables: Tables) -> None:
+            tables.change(TinkerSession, {"ended": None}, seen_at=now())
+            tables.forget_ended()
+
+        await self._store.run(begin)
 
     async def heartbeat(self, owner: str, session_id: str) -> None:
         """Raises NotFoundError for a session that is none, or has ended."""
@@ -106,23 +117,28 @@ class Sessions:
             raise NotFoundError(f"no open session {session_id!r} of this key", status=404)
 
     async def end(self, session: TinkerSession, how: str, detail: str | None = None) -> None:
-        """Ends a session; the first reason counts. What its runs hold is freed."""
-        where = {"session_id": session.session_id, "ended": None}
-        if await self._store.run(
-            lambda tables: tables.change(TinkerSession, where, ended=how, detail=detail)
-        ):
+        """Ends a session; the first reason counts. What its runs hold is noted, and freed by the watch."""
+        if await self._store.run(partial(_end, session=session, how=how, detail=detail)):
             self._samples.end_session(session.session_id)
             await self._runs.end_session(session.session_id)
             await self._store.run(partial(_forget, session_id=session.session_id))
 
     async def watch(self) -> None:
         """Ends silent sessions, and removes what is too old, until it is cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                await self._look()
-            except ARTError as error:
-                _log.warning("the look after sessions failed: %s", error)
+        freeing: asyncio.Task[None] | None = None
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                try:
+                    await self._look()
+                except ARTError as error:
+                    _log.warning("the look after sessions failed: %s", error)
+                if freeing is None or freeing.done():  # a server that does not answer holds up no look
+                    freeing = asyncio.create_task(self._free())
+        finally:
+            if freeing is not None:
+                freeing.cancel()
+                await asyncio.gather(freeing, return_exceptions=True)
 
     async def _look(self) -> None:
         silent = now() - SILENT_S
@@ -132,6 +148,21 @@ class Sessions:
                 _log.info("session %s is over: its client was not heard", session.session_id)
                 await self.end(session, "expired")
         await self._store.run(_sweep)
+
+    async def _free(self) -> None:
+        try:
+            await self._runs.leftovers.free()
+        except ARTError as error:
+            _log.warning("what ended sessions left could not be looked up: %s", error)
+
+
+def _end(tables: Tables, session: TinkerSession, how: str, detail: str | None) -> bool:
+    """Returns whether it had not ended before."""
+    where = {"session_id": session.session_id, "ended": None}
+    if not tables.change(TinkerSession, where, ended=how, detail=detail):
+        return False
+    leave(tables, *tables.select(Run, session_id=session.session_id))
+    return True
 
 
 def _forget(tables: Tables, session_id: str) -> None:

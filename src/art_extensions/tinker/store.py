@@ -49,6 +49,9 @@ CREATE TABLE IF NOT EXISTS samplers (
     path       TEXT, model TEXT NOT NULL, step INTEGER, created_at REAL NOT NULL,
     clones     INTEGER NOT NULL DEFAULT 0
 );
+CREATE TABLE IF NOT EXISTS leftovers (
+    model TEXT PRIMARY KEY, owner TEXT NOT NULL, created_at REAL NOT NULL
+);
 """
 
 
@@ -144,11 +147,20 @@ class KeptLoss:
     created_at: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leftover:
+    """A model that no run trains any more, until it is freed."""
+
+    model: str
+    owner: str
+    created_at: float
+
+
 COPY = -1
 """The next request of a run that only holds copies of weights."""
 UNLOADED = -2
 """The next request of a run that was unloaded."""
-Row = TypeVar("Row", TinkerSession, Run, QueuedRequest, SavedCheckpoint, Sampler, KeptLoss)
+Row = TypeVar("Row", TinkerSession, Run, QueuedRequest, SavedCheckpoint, Sampler, KeptLoss, Leftover)
 T = TypeVar("T")
 _TABLES: Mapping[type[Any], str] = {
     TinkerSession: "sessions",
@@ -157,6 +169,7 @@ _TABLES: Mapping[type[Any], str] = {
     SavedCheckpoint: "checkpoints",
     Sampler: "samplers",
     KeptLoss: "losses",
+    Leftover: "leftovers",
 }
 _JSON = frozenset({"metadata", "lora"})
 _FLAGS = frozenset({"added", "public"})
@@ -257,6 +270,20 @@ class Tables:
         """
         text = "UPDATE requests SET body = NULL, added = 0 WHERE run_id = ? AND added = 1 AND seq <= ?"
         return self._connection.execute(text, (run_id, before)).rowcount
+
+    def waiting_runs(self, *, ended: bool) -> set[str]:
+        """The ids of runs with requests that wait: of sessions that have ended, or of those that go on."""
+        text = f"""SELECT run_id FROM requests JOIN runs USING (run_id) JOIN sessions USING (session_id)
+                   WHERE state = 'waiting' AND ended IS {"NOT NULL" if ended else "NULL"}"""
+        return {row[0] for row in self._connection.execute(text)}
+
+    def forget_ended(self) -> None:
+        """Removes what only open sessions need."""
+        for table in ("samplers", "losses"):
+            self._connection.execute(
+                f"""DELETE FROM {table} WHERE session_id IN
+                    (SELECT session_id FROM sessions WHERE ended IS NOT NULL)"""
+            )
 
     def newest_sampled(self, model: str, most: int) -> set[int]:
         """The steps of a model's newest samplers without a name: so many at most."""

@@ -1,0 +1,108 @@
+"""What ended sessions held is freed: whoever is dead, whatever fails, and after a kill."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_service import Client, ScriptedServer, serving
+
+from art_extensions.tinker import leftovers, sessions
+from art_extensions.tinker.runs import TrainingRuns
+from waiting import until
+
+pytestmark = pytest.mark.slow  # the store is on disk
+FREED = [("release",), ("delete",)]
+TENANT = "tml-ann"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Sessions are looked after all the time."""
+    monkeypatch.setattr(sessions, "LOOK_S", 0.01)
+    monkeypatch.setattr(leftovers, "AGAIN_S", 0.0)
+    return monkeypatch
+
+
+def frees(server: ScriptedServer) -> list[tuple[Any, ...]]:
+    return [one for one in server.calls if one in FREED]
+
+
+async def finish(client: Client, session: str) -> None:
+    assert (await client.post(f"sessions/{session}/finish", {})).status_code == 200
+
+
+async def test_a_dead_tenant_holds_up_no_other_session(tmp_path: Path, impatient: pytest.MonkeyPatch) -> None:
+    own, ann = ScriptedServer(), ScriptedServer()
+    async with serving(tmp_path, own, {"ann": ann}) as client:
+        operator, client.key = client.key, TENANT
+        await client.model(await client.session())
+        client.key = operator
+        await client.model(await client.session())
+    impatient.setattr(sessions, "SILENT_S", 0.0)
+    async with serving(tmp_path, own, {"ann": ann}) as client:  # nobody is heard after the restart
+        await until(lambda: frees(own) == FREED)
+        assert frees(ann) == []
+        client.key = TENANT
+        await client.session()
+        await until(lambda: frees(ann) == FREED)
+
+
+async def test_what_could_not_be_freed_is_tried_again(tmp_path: Path, impatient: pytest.MonkeyPatch) -> None:
+    server = ScriptedServer()
+    async with serving(tmp_path, server) as client:
+        session = await client.session()
+        await client.model(session)
+        server.failures = 2
+        await finish(client, session)
+        await until(lambda: frees(server) == FREED)
+        assert server.failures == 0
+
+
+async def test_a_release_that_does_not_end_holds_up_no_look(
+    tmp_path: Path, impatient: pytest.MonkeyPatch
+) -> None:
+    server = ScriptedServer()
+    async with serving(tmp_path, server) as client:
+        first, second = await client.session(), await client.session()
+        await client.model(first)
+        server.deaf.set()
+        ending = asyncio.create_task(finish(client, first))
+        impatient.setattr(sessions, "SILENT_S", 0.0)
+
+        async def is_over() -> bool:
+            return (await client.post("session_heartbeat", {"session_id": second})).status_code == 404
+
+        await until(is_over)
+        assert not ending.done() and frees(server) == []
+    server.deaf.clear()
+    ending.cancel()
+    await asyncio.gather(ending, return_exceptions=True)
+    async with serving(tmp_path, server):
+        await until(lambda: frees(server) == FREED)
+
+
+async def test_an_end_that_a_kill_cut_short_goes_on(tmp_path: Path, impatient: pytest.MonkeyPatch) -> None:
+    server = ScriptedServer()
+    cut = asyncio.Event()
+
+    async def killed(runs: TrainingRuns, session_id: str) -> None:
+        cut.set()
+        await asyncio.Event().wait()
+
+    async with serving(tmp_path, server) as client:
+        session = await client.session()
+        model = await client.model(session)
+        stuck = await client.step(model, 9)  # the numbers before it never come
+        with impatient.context() as patched:
+            patched.setattr(TrainingRuns, "end_session", killed)
+            ending = asyncio.create_task(finish(client, session))
+            await cut.wait()
+            ending.cancel()
+    server.calls.clear()
+    async with serving(tmp_path, server) as client:
+        assert await client.result(stuck) == {"error": "the session has ended", "category": "user"}
+        await until(lambda: frees(server)[:2] == FREED)
+        assert {one[0] for one in server.calls} == {"release", "delete"}
