@@ -20,11 +20,8 @@ from typing import Any, TypeVar
 from art.batch.encode import encode_arrays
 from art.errors import (
     ARTError,
-    ConfigurationError,
     NotFoundError,
     RequestError,
-    ServerError,
-    TokenMismatchError,
 )
 from art.wire.gradients import GRADIENTS_LOST, MakeStepRequest
 from art.wire.training import GradientUse, LoraSpec, OptimizerSpec, TrainRequest
@@ -55,7 +52,7 @@ from art_extensions.tinker.records import (
     SaveForSampler,
     SaveWeights,
 )
-from art_extensions.tinker.refusals import refusal
+from art_extensions.tinker.refusals import failure_of, refusal
 from art_extensions.tinker.run_records import record_step
 from art_extensions.tinker.run_settings import adam_of
 from art_extensions.tinker.saved_weights import (
@@ -118,8 +115,11 @@ class TrainingRuns:
     def __init__(self, store: TinkerStore, server_of: ServerOf, leftovers: Leftovers) -> None:
         self._store, self._server_of, self.leftovers = store, server_of, leftovers
         self._workers: dict[str, asyncio.Task[None]] = {}
-        self._arrivals: dict[str, asyncio.Event] = {}
+        """Of the runs that have something to do."""
+        self._arrivals: set[str] = set()
+        """The runs that a request came to since their worker looked."""
         self._ends: dict[str, asyncio.Event] = {}
+        """Of the requests that somebody waits for."""
         self._contexts: dict[str, int] = {}
         """Tokens that the base models have room for, by name."""
         self._carry_out: Mapping[str, Callable[[Run, QueuedRequest], Awaitable[Done]]] = {
@@ -176,17 +176,16 @@ class TrainingRuns:
         found = await self._store.run(
             lambda tables: tables.find(QueuedRequest, without="body", request_id=request_id, owner=owner)
         )
-        if found is None:
-            self._ends.pop(request_id, None)
-            raise NotFoundError(f"no request {request_id!r} of this key", status=404)
-        if found.state == "waiting":
+        if found is not None and found.state == "waiting":
             try:
                 async with asyncio.timeout(seconds):
                     await end.wait()
             except TimeoutError:
                 return None
             return await self.retrieve(owner, request_id, 0.0)
-        self._ends.pop(request_id, None)
+        self._tell_end(request_id)
+        if found is None:
+            raise NotFoundError(f"no request {request_id!r} of this key", status=404)
         return found
 
     async def end_session(self, session_id: str) -> None:
@@ -230,9 +229,10 @@ class TrainingRuns:
         if (worker := self._workers.pop(run.run_id, None)) is not None:
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
+        self._arrivals.discard(run.run_id)
         await self._store.run(partial(_give_up, run_id=run.run_id, why=why))
         for request_id in [one for one in self._ends if one.startswith(f"{run.run_id}:")]:
-            self._ends[request_id].set()
+            self._tell_end(request_id)
 
     async def close(self) -> None:
         """Stops. What is not done goes on with the next process."""
@@ -241,20 +241,19 @@ class TrainingRuns:
         await asyncio.gather(*self._workers.values(), return_exceptions=True)
 
     def _wake(self, run_id: str) -> None:
-        self._arrivals.setdefault(run_id, asyncio.Event()).set()
+        self._arrivals.add(run_id)
         worker = self._workers.get(run_id)
         if worker is None or worker.done():
             self._workers[run_id] = asyncio.create_task(self._work(run_id), name=f"tinker {run_id}")
 
     async def _work(self, run_id: str) -> None:
         """Carries out a run's requests, the next number first; until there is none."""
-        arrived = self._arrivals[run_id]
-        while True:
-            arrived.clear()
+        while run_id in self._arrivals:
+            self._arrivals.discard(run_id)
             run, request = await self._store.run(lambda tables: _next(tables, run_id))
             if request is None:
-                await arrived.wait()  # cancelled when the session or the process ends
                 continue
+            self._arrivals.add(run_id)
             try:
                 done = await self._carry_out[request.kind](run, request)
                 state = "done"
@@ -265,7 +264,13 @@ class TrainingRuns:
                 _log.exception("%s of %s met a defect", request.kind, request.request_id)
                 done, state = Done(result=failure_of(error)), "failed"
             await self._store.run(partial(_ended, request=request, done=done, state=state))
-            self._ends.setdefault(request.request_id, asyncio.Event()).set()
+            self._tell_end(request.request_id)
+        self._workers.pop(run_id, None)
+
+    def _tell_end(self, request_id: str) -> None:
+        """Has those look again who wait for a request."""
+        if (end := self._ends.pop(request_id, None)) is not None:
+            end.set()
 
     async def _create(self, run: Run, request: QueuedRequest) -> Done:
         server, lora = await self._server_of(run.owner), LoraSpec.model_validate(run.lora)
@@ -588,12 +593,3 @@ def _seed(run: Run) -> int:
 
 def _json(**values: Any) -> bytes:
     return json.dumps(values).encode()
-
-
-_OF_THE_USER = (RequestError, ConfigurationError, TokenMismatchError, NotFoundError)
-
-
-def failure_of(error: Exception) -> bytes:
-    ours = not isinstance(error, _OF_THE_USER) or (isinstance(error, ServerError) and error.status >= 500)
-    text = str(error) if isinstance(error, ARTError) else f"internal error: {error!r}"
-    return _json(error=text, category="server" if ours else "user")

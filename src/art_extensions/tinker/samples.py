@@ -12,8 +12,7 @@ from art.errors import ARTError, NotFoundError
 from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.prompt_places import alternatives_of, with_alternatives
 from art_extensions.tinker.records import SampleAsked
-from art_extensions.tinker.refusals import refusal
-from art_extensions.tinker.runs import failure_of
+from art_extensions.tinker.refusals import failure_of, refusal
 from art_extensions.tinker.sample_response import AnswerSequence, sample_response
 from art_extensions.tinker.saved_weights import model_of
 from art_extensions.tinker.store import Sampler, now

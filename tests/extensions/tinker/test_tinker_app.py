@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
+import json
+import sqlite3
 import tarfile
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ from art_extensions.tinker import app as app_module
 from art_extensions.tinker import bodies, samples, sessions
 from art_extensions.tinker.app import PROTOBUF
 from art_extensions.tinker.records import PromptAsked, SampleAsked
-from art_extensions.tinker.store import Sampler
+from art_extensions.tinker.store import QueuedRequest, Sampler, Tables, now
 from waiting import until
 
 pytestmark = pytest.mark.slow  # the batch's tree is built by numpy and the store is on disk
@@ -232,6 +236,52 @@ async def test_results_that_nobody_fetches_do_not_pile_up(
     assert len(futures._futures) <= 11
     assert futures.find("o", "s:0") is None and futures.find("o", "s:99") is not None
     assert futures.find("another", "s:99") is None
+
+
+MANY = 10_000
+
+
+def ask_for_steps(path: Path, run: str, most: int) -> None:
+    """Writes down requests from number 1, each of which fails when it is its turn."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        owner = connection.execute("SELECT owner FROM runs").fetchone()[0]
+        for number in range(1, most + 1):
+            Tables(connection).add(
+                QueuedRequest(
+                    request_id=f"{run}:{number}",
+                    owner=owner,
+                    run_id=run,
+                    seq=number,
+                    kind="optim_step",
+                    body=json.dumps({"model_id": run, "adam_params": {"learning_rate": -1.0}}).encode(),
+                    created_at=now(),
+                )
+            )
+
+
+async def test_ten_thousand_training_futures_that_nobody_fetches_leave_nothing(tmp_path: Path) -> None:
+    def waiting() -> list[object]:
+        return [one for one in gc.get_objects() if isinstance(one, asyncio.Event)]
+
+    def working() -> list[str]:
+        return [one.get_name() for one in asyncio.all_tasks() if one.get_name().startswith("tinker ")]
+
+    server = ScriptedServer()
+    async with serving(tmp_path, server) as client:
+        model = await client.model(await client.session())
+    ask_for_steps(tmp_path / "tinker.sqlite", model, MANY)
+    before = len(waiting())
+    async with serving(tmp_path, server) as client:
+
+        async def is_through() -> bool:
+            return "error" in await client.result(f"{model}:{MANY}")
+
+        await until(is_through)
+        await until(lambda: not working())
+        assert len(waiting()) - before < 100
+        assert "learning_rate" in (await client.result(f"{model}:1"))["error"]  # it can still be fetched
+        moved = await client.result(await client.step(model, MANY + 1))
+        assert moved["metrics"]["learning_rate:mean"] == 1e-3
 
 
 @pytest.mark.parametrize("base", ["art/nano-games", "art/smollm2"])

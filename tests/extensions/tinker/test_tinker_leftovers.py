@@ -68,16 +68,17 @@ async def test_a_release_that_does_not_end_holds_up_no_look(
     async with serving(tmp_path, server) as client:
         first, second = await client.session(), await client.session()
         await client.model(first)
-        server.deaf.set()
+        server.deaf = True
         ending = asyncio.create_task(finish(client, first))
+        await until(lambda: server.kept_waiting)
         impatient.setattr(sessions, "SILENT_S", 0.0)
 
         async def is_over() -> bool:
             return (await client.post("session_heartbeat", {"session_id": second})).status_code == 404
 
         await until(is_over)
-        assert not ending.done() and frees(server) == []
-    server.deaf.clear()
+        assert frees(server) == []
+    server.deaf = False
     ending.cancel()
     await asyncio.gather(ending, return_exceptions=True)
     async with serving(tmp_path, server):
