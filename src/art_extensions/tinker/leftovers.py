@@ -1,4 +1,5 @@
-"""Models that no run trains any more. The trainer is told to forget them, and the files go that nobody saved.
+"""Models that no run trains any more. The trainer is told to forget them at once, and their files go with the
+last saved weights and the last sampler of theirs.
 
 What is to be freed is on disk from the end of its run on, so neither a failure nor a kill loses it.
 """
@@ -7,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from art.errors import ARTError, NotFoundError
 from art_extensions.tinker.art_server import ArtServer
-from art_extensions.tinker.store import Leftover, Run, SavedCheckpoint, Tables, TinkerStore, now
+from art_extensions.tinker.saved_weights import model_of
+from art_extensions.tinker.store import Leftover, Run, Sampler, SavedCheckpoint, Tables, TinkerStore, now
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +35,7 @@ class Leftovers:
 
     async def free(self, **where: Any) -> None:
         """Frees those with these values. One that cannot be freed now stays for a later call."""
-        left = await self._store.run(lambda tables: tables.select(Leftover, **where))
-        for one in left:
+        for one, needed in await self._store.run(partial(_find_due, where=where)):
             server = self._server_if_known(one.owner)
             early = self._not_before.get(one.model, 0.0) > asyncio.get_running_loop().time()
             if server is None or early or one.model in self._busy:
@@ -42,7 +43,7 @@ class Leftovers:
             self._busy.add(one.model)
             try:
                 async with asyncio.timeout(FREE_S):
-                    await self._free(one, server)
+                    await self._free(one, needed, server)
             except (ARTError, TimeoutError) as error:
                 _log.warning("model %s was not freed, and will be: %s", one.model, error or "too slow")
                 self._not_before[one.model] = asyncio.get_running_loop().time() + AGAIN_S
@@ -51,15 +52,28 @@ class Leftovers:
             finally:
                 self._busy.discard(one.model)
 
-    async def _free(self, one: Leftover, server: ArtServer) -> None:
-        saved = await self._store.run(lambda tables: tables.select(SavedCheckpoint, model=one.model))
+    async def _free(self, one: Leftover, needed: bool, server: ArtServer) -> None:
         try:
-            await server.release(one.model)
-            if not saved:
+            if not one.released:
+                await server.release(one.model)
+            if not needed:
                 await server.delete(one.model)
         except NotFoundError:
             _log.info("model %s is gone already", one.model)
-        await self._store.run(partial(Tables.delete, kind=Leftover, model=one.model))
+            needed = False
+        where = {"model": one.model}
+        if needed:
+            await self._store.run(lambda tables: tables.change(Leftover, where, released=True))
+        else:
+            await self._store.run(lambda tables: tables.delete(Leftover, **where))
+
+
+def _find_due(tables: Tables, where: Mapping[str, Any]) -> list[tuple[Leftover, bool]]:
+    """Those with something left to do, and whether their files are needed."""
+    sampled = {model_of(one.model) for one in tables.select(Sampler) if one.step is not None}
+    needed = sampled | {one.model for one in tables.select(SavedCheckpoint)}
+    left = [(one, one.model in needed) for one in tables.select(Leftover, **where)]
+    return [(one, is_needed) for one, is_needed in left if not (one.released and is_needed)]
 
 
 def leave(tables: Tables, *runs: Run) -> None:

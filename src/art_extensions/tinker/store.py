@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS samplers (
     clones     INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE IF NOT EXISTS leftovers (
-    model TEXT PRIMARY KEY, owner TEXT NOT NULL, created_at REAL NOT NULL
+    model TEXT PRIMARY KEY, owner TEXT NOT NULL, created_at REAL NOT NULL, released INTEGER NOT NULL DEFAULT 0
 );
 """
 
@@ -154,6 +154,8 @@ class Leftover:
     model: str
     owner: str
     created_at: float
+    released: bool = False
+    """The trainer has forgotten it; its files are still needed."""
 
 
 COPY = -1
@@ -172,7 +174,7 @@ _TABLES: Mapping[type[Any], str] = {
     Leftover: "leftovers",
 }
 _JSON = frozenset({"metadata", "lora"})
-_FLAGS = frozenset({"added", "public"})
+_FLAGS = frozenset({"added", "public", "released"})
 
 
 class TinkerStore:

@@ -41,6 +41,8 @@ class ScriptedServer(ArtServer):
         self.deaf = False
         """Releases never end."""
         self.kept_waiting = 0
+        self.deleted: list[str] = []
+        """The names of the models."""
         self.failures = 0
         """So many releases fail."""
 
@@ -82,6 +84,7 @@ class ScriptedServer(ArtServer):
 
     async def delete(self, name: str) -> None:
         self.calls.append(("delete",))
+        self.deleted.append(name)
 
     async def serve(self, name: str, step: int) -> str:
         return f"{name}@{step}"
@@ -139,6 +142,24 @@ class Client:
         params = {"learning_rate": 1e-3, **rates, **adam}
         asked = {"model_id": model, "seq_id": seq, "adam_params": params, "type": "optim_step"}
         return str((await self.post("optim_step", asked)).json()["request_id"])
+
+    async def save(self, model: str, seq: int, name: str, **more: Any) -> str:
+        asked = {"model_id": model, "seq_id": seq, "path": name, **more}
+        request = (await self.post("save_weights", asked)).json()["request_id"]
+        return str((await self.result(request))["path"])
+
+    async def listed(self) -> list[str]:
+        headers = {"x-api-key": self.key}
+        found = (await self.http.get("/api/v1/checkpoints", headers=headers)).json()["checkpoints"]
+        return [str(one["tinker_path"]) for one in found]
+
+    async def delete(self, path: str) -> None:
+        run, _, name = path.removeprefix("tinker://").partition("/")
+        place = f"/api/v1/training_runs/{run}/checkpoints/{name}"
+        assert (await self.http.delete(place, headers={"x-api-key": self.key})).status_code == 204
+
+    async def finish(self, session: str) -> None:
+        assert (await self.post(f"sessions/{session}/finish", {})).status_code == 200
 
     async def result(self, request: str) -> Any:
         reply = await self.post("retrieve_future", {"request_id": request})
