@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from starlette.applications import Starlette
@@ -61,6 +61,7 @@ from art_extensions.tinker.records import (
     OptimStep,
     RequestAsked,
     RetrieveFuture,
+    RetrieveFutures,
     RunAsked,
     SampleAsked,
     SamplerAsked,
@@ -78,11 +79,12 @@ from art_extensions.tinker.runs import (
     find_session,
     require_open,
 )
-from art_extensions.tinker.samples import SampleFutures
-from art_extensions.tinker.saved_weights import find_usable
+from art_extensions.tinker.samples import SampleFutures, sample_id
+from art_extensions.tinker.saved_weights import find_sampler, find_usable
 from art_extensions.tinker.sessions import KeyRing, Sessions
 from art_extensions.tinker.store import (
     KeptLoss,
+    OpenSample,
     QueuedRequest,
     Run,
     Sampler,
@@ -92,6 +94,7 @@ from art_extensions.tinker.store import (
     now,
 )
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 MOST_LOSSES = 100
@@ -367,10 +370,7 @@ class TinkerRoutes:
         return JSONResponse({"client_counter": clones, "type": "join_sampling_session"})
 
     async def _sampler(self, owner: str, sampler_id: str | None) -> Sampler:
-        found = await self.store.run(lambda tables: tables.find(Sampler, sampler_id=sampler_id, owner=owner))
-        if found is None:
-            raise NotFoundError(f"no sampling session {sampler_id!r} of this key", status=404)
-        return found
+        return await self.store.run(lambda tables: find_sampler(tables, sampler_id, owner))
 
     async def get_sampler(self, request: Request) -> Response:
         sampler = await self._sampler(await self.owner(request), request.path_params["sampler_id"])
@@ -384,19 +384,46 @@ class TinkerRoutes:
 
     async def asample(self, request: Request) -> Response:
         owner, asked = await self.owner(request), await read(request, SampleAsked)
-        sampler = await self._sampler(owner, asked.sampling_session_id)
-        request_id, found = self.samples.submit(sampler, asked)
+        fetched = self.samples.take_fetched()
+
+        def note(tables: Tables) -> Sampler:
+            sampler = find_sampler(tables, asked.sampling_session_id, owner)
+            made, session = sample_id(sampler, asked), sampler.session_id
+            tables.add(OpenSample(request_id=made, session_id=session, created_at=now()))
+            for one in fetched:
+                tables.delete(OpenSample, request_id=one)
+            return sampler
+
+        request_id, found = self.samples.submit(await self.store.run(note), asked)
         return future(request_id, sample_sequence_ids=found.sequence_ids)
 
     async def retrieve_future(self, request: Request) -> Response:
         """The outcome, or that it is not there yet: after a while, and at once when this process ends."""
         owner, asked = await self.owner(request), await read(request, RetrieveFuture)
         plain = request.headers.get("accept") == "application/json"
-        outcome = asyncio.create_task(self._outcome(owner, asked, plain=plain))
+        found = await self._before_closing(self._outcome(owner, asked, plain=plain))
+        return pending(asked.request_id) if found is None else found
+
+    async def retrieve_futures(self, request: Request) -> Response:
+        """The requests that ended since a cursor, of one client of a sampler. It fetches each result."""
+        owner, asked = await self.owner(request), await read(request, RetrieveFutures)
+        target = asked.target
+        sampler_id = (await self._sampler(owner, target.sampling_session_id)).sampler_id
+        self.samples.forget(sampler_id, asked.retrieved_request_ids)
+        seconds = POLL_S if asked.timeout is None else min(asked.timeout, POLL_S)
+        found = await self._before_closing(
+            self.samples.ended(sampler_id, target.cloned_sampler_id, asked.prev_cursor, seconds)
+        )
+        completions, cursor = found or ([], asked.prev_cursor)
+        return JSONResponse({"completions": completions, "cursor": cursor})
+
+    async def _before_closing(self, answering: Coroutine[Any, Any, T]) -> T | None:
+        """What is answered; None where this process ends before."""
+        outcome = asyncio.create_task(answering)
         closing = asyncio.create_task(self.closing.wait())
         try:
             await asyncio.wait({outcome, closing}, return_when=asyncio.FIRST_COMPLETED)
-            return outcome.result() if outcome.done() else pending(asked.request_id)
+            return outcome.result() if outcome.done() else None
         finally:
             outcome.cancel()
             closing.cancel()
@@ -410,6 +437,7 @@ class TinkerRoutes:
                     await sample.done.wait()
             if not sample.done.is_set():
                 return pending(asked.request_id)
+            self.samples.note_fetched(asked.request_id)
             if plain and not sample.failed:
                 return ended(await asyncio.to_thread(samples_as_json, sample.result), protobuf=False)
             return ended(sample.result, protobuf=not sample.failed)
@@ -501,6 +529,7 @@ def _paths(routes: TinkerRoutes) -> list[Route]:
         "join_sampling_session": routes.join_sampling_session,
         "asample": routes.asample,
         "retrieve_future": routes.retrieve_future,
+        "retrieve_futures": routes.retrieve_futures,
         "cancel_future": routes.cancel_future,
     }
     gets: dict[str, Callable[[Request], Awaitable[Response]]] = {
@@ -522,6 +551,8 @@ def make_app(routes: TinkerRoutes) -> Starlette:
     async def life(app: Starlette) -> AsyncIterator[None]:
         await routes.sessions.start()
         await routes.runs.resume()
+        lost = await routes.store.run(lambda tables: tables.select(OpenSample))
+        routes.samples.tell_lost([one.request_id for one in lost])
         watch = asyncio.create_task(routes.sessions.watch())
         try:
             yield

@@ -183,6 +183,21 @@ class RetrieveFuture(Asked):
     allow_metadata_only: bool = False
 
 
+class SamplerTarget(Asked):
+    """One client of a sampler."""
+
+    sampling_session_id: str
+    cloned_sampler_id: Annotated[int, Field(ge=0)] = 0
+
+
+class RetrieveFutures(Asked):
+    target: SamplerTarget
+    prev_cursor: Annotated[int, Field(ge=0)] = 0
+    timeout: Annotated[FiniteFloat, Field(ge=0)] | None = None
+    """Seconds; the client waits for what is usual here where it names none."""
+    retrieved_request_ids: list[str] = Field(default_factory=list)
+
+
 class RequestAsked(Asked):
     request_id: str
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from art.errors import ARTError, NotFoundError
 from art_extensions.tinker.art_server import ArtServer
+from art_extensions.tinker.ended_samples import EndedSamples, client_of
 from art_extensions.tinker.prompt_places import alternatives_of, with_alternatives
 from art_extensions.tinker.records import SampleAsked
 from art_extensions.tinker.refusals import failure_of, refusal
@@ -20,7 +21,7 @@ from art_extensions.tinker.store import Sampler, now
 _log = logging.getLogger(__name__)
 
 KEPT_S = 600.0
-"""How long a result stays that nobody fetched, or fetched once."""
+"""How long a result stays that nobody fetched, or that nobody said to have."""
 MOST_KEPT = 20_000
 """The results that stay. The client asks again for a sample whose result is gone."""
 NOT_SERVED = "model_not_found"
@@ -33,7 +34,7 @@ class SampleFuture:
     owner: str
     session_id: str
     sequence_ids: list[str]
-    created_at: float = field(default_factory=now)
+    ended_at: float = 0.0
     done: asyncio.Event = field(default_factory=asyncio.Event)
     result: bytes = b""
     failed: bool = False
@@ -47,10 +48,12 @@ class SampleFutures:
         self._server_of = server_of
         self._futures: dict[str, SampleFuture] = {}
         self._serving: dict[str, asyncio.Task[None]] = {}
+        self._ended: dict[tuple[str, int], EndedSamples] = {}
+        self._fetched: set[str] = set()
 
     def submit(self, sampler: Sampler, asked: SampleAsked) -> tuple[str, SampleFuture]:
         """The id, and the future, which is being worked on."""
-        request_id = f"{sampler.sampler_id}:{asked.seq_id or 0}"
+        request_id = sample_id(sampler, asked)
         known = self._futures.get(request_id)
         if known is None or known.owner != sampler.owner:
             self._prune()
@@ -59,7 +62,7 @@ class SampleFutures:
                 session_id=sampler.session_id,
                 sequence_ids=[f"{request_id}:{number}" for number in range(asked.num_samples)],
             )
-            known.task = asyncio.create_task(self._sample(known, sampler, asked), name=request_id)
+            known.task = asyncio.create_task(self._sample(known, sampler, asked, request_id), name=request_id)
         return request_id, known
 
     def find(self, owner: str, request_id: str) -> SampleFuture | None:
@@ -73,12 +76,53 @@ class SampleFutures:
         if found is not None and found.task is not None:
             found.task.cancel()
             del self._futures[request_id]
+            self._fetched.add(request_id)
+
+    async def ended(
+        self, sampler_id: str, client: int, cursor: int, seconds: float
+    ) -> tuple[list[dict[str, Any]], int]:
+        """What ended of a client of a sampler since a cursor, as the SDK reads it, and the next cursor."""
+        found, newest = await self._ended_of((sampler_id, client)).since(cursor, seconds)
+        return [self._completion(one) for one in found], newest
+
+    def _completion(self, request_id: str) -> dict[str, Any]:
+        one = self._futures.get(request_id)
+        if one is not None and one.failed:
+            return {"state": "failed", "request_id": request_id}
+        size = {} if one is None else {"response_payload_uncompressed_size": len(one.result)}
+        return {"state": "finished", "request_id": request_id, **size}
+
+    def _ended_of(self, client: tuple[str, int]) -> EndedSamples:
+        return self._ended.setdefault(client, EndedSamples())
+
+    def forget(self, sampler_id: str, request_ids: Sequence[str]) -> None:
+        """Forgets results that their client has."""
+        for request_id in request_ids:
+            one = self._futures.get(request_id)
+            if one is not None and one.done.is_set() and client_of(request_id)[0] == sampler_id:
+                del self._futures[request_id]
+
+    def tell_lost(self, request_ids: Sequence[str]) -> None:
+        """Tells the clients of requests of an earlier process to fetch them: then they ask anew."""
+        for request_id in request_ids:
+            self._ended_of(client_of(request_id)).put(request_id)
+
+    def note_fetched(self, request_id: str) -> None:
+        """The client of a request had its result."""
+        self._fetched.add(request_id)
+
+    def take_fetched(self) -> set[str]:
+        """The requests that came to their end since the last call."""
+        taken, self._fetched = self._fetched, set()
+        return taken
 
     def end_session(self, session_id: str) -> None:
         """Stops and forgets all requests of a session."""
         for request_id, one in list(self._futures.items()):
             if one.session_id == session_id:
                 self.cancel(one.owner, request_id)
+        for client in [one for one in self._ended if one[0].startswith(f"{session_id}:")]:
+            del self._ended[client]
 
     async def close(self) -> None:
         """Stops all."""
@@ -92,10 +136,15 @@ class SampleFutures:
         ended = [(key, one) for key, one in self._futures.items() if one.done.is_set()]
         surplus, old = len(ended) - MOST_KEPT, now() - KEPT_S
         for place, (request_id, one) in enumerate(ended):
-            if place < surplus or one.created_at < old:
+            if place < surplus or one.ended_at < old:
                 del self._futures[request_id]
+                ended_ones = self._ended_of(client_of(request_id))
+                if not ended_ones.is_polled:  # a client that asks for each request
+                    ended_ones.places.pop(request_id, None)
 
-    async def _sample(self, future: SampleFuture, sampler: Sampler, asked: SampleAsked) -> None:
+    async def _sample(
+        self, future: SampleFuture, sampler: Sampler, asked: SampleAsked, request_id: str
+    ) -> None:
         try:
             future.result = answer(asked, await self._generate(sampler, asked))
         except ARTError as error:
@@ -103,7 +152,9 @@ class SampleFutures:
         except Exception as error:  # noqa: BLE001  a defect ends this sample alone
             _log.exception("sampling met a defect")
             future.result, future.failed = failure_of(error), True
+        future.ended_at = now()
         future.done.set()
+        self._ended_of(client_of(request_id)).put(request_id)
 
     async def _generate(self, sampler: Sampler, asked: SampleAsked) -> dict[str, Any]:
         """The reply of the server. One that was started again serves nothing, and is told to."""
@@ -119,6 +170,11 @@ class SampleFutures:
             serving.add_done_callback(lambda _: self._serving.pop(sampler.model, None))
         await asyncio.shield(serving)
         return await server.generate(wanted)
+
+
+def sample_id(sampler: Sampler, asked: SampleAsked) -> str:
+    """The id of a request."""
+    return f"{sampler.sampler_id}:{asked.seq_id or 0}"
 
 
 async def _serve(server: ArtServer, sampler: Sampler) -> None:

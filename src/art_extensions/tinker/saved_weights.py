@@ -9,7 +9,7 @@ import re
 from art.errors import NotFoundError
 from art.wire.models import Manifest
 from art_extensions.tinker.refusals import refusal
-from art_extensions.tinker.store import SavedCheckpoint, Tables, now
+from art_extensions.tinker.store import Sampler, SavedCheckpoint, Tables, now
 
 EXTERNAL = "external_weights"
 KINDS = {"weights": "training", "sampler_weights": "sampler", EXTERNAL: "external"}
@@ -39,6 +39,14 @@ def find_weights(tables: Tables, path: str, owner: str) -> SavedCheckpoint:
     found = tables.find(SavedCheckpoint, path=path)
     if found is None or not (found.owner == owner or found.public) or is_over(found):
         raise NotFoundError(f"there are no weights at {path!r} for this key", status=404)
+    return found
+
+
+def find_sampler(tables: Tables, sampler_id: str | None, owner: str) -> Sampler:
+    """The sampler of an owner. Raises NotFoundError."""
+    found = tables.find(Sampler, sampler_id=sampler_id, owner=owner)
+    if found is None:
+        raise NotFoundError(f"no sampling session {sampler_id!r} of this key", status=404)
     return found
 
 

@@ -17,6 +17,7 @@ from art_extensions.tinker.runs import TrainingRuns
 from art_extensions.tinker.samples import SampleFutures
 from art_extensions.tinker.store import (
     KeptLoss,
+    OpenSample,
     Run,
     Sampler,
     SavedCheckpoint,
@@ -168,6 +169,7 @@ def _end(tables: Tables, session: TinkerSession, how: str, detail: str | None) -
 def _forget(tables: Tables, session_id: str) -> None:
     tables.delete(Sampler, session_id=session_id)
     tables.delete(KeptLoss, session_id=session_id)
+    tables.delete(OpenSample, session_id=session_id)
 
 
 def _sweep(tables: Tables) -> None:

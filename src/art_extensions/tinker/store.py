@@ -49,6 +49,9 @@ CREATE TABLE IF NOT EXISTS samplers (
     path       TEXT, model TEXT NOT NULL, step INTEGER, created_at REAL NOT NULL,
     clones     INTEGER NOT NULL DEFAULT 0
 );
+CREATE TABLE IF NOT EXISTS open_samples (
+    request_id TEXT PRIMARY KEY, session_id TEXT NOT NULL, created_at REAL NOT NULL
+);
 CREATE TABLE IF NOT EXISTS leftovers (
     model TEXT PRIMARY KEY, owner TEXT NOT NULL, created_at REAL NOT NULL, released INTEGER NOT NULL DEFAULT 0
 );
@@ -148,6 +151,15 @@ class KeptLoss:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OpenSample:
+    """A request for samples whose result was not fetched yet."""
+
+    request_id: str
+    session_id: str
+    created_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Leftover:
     """A model that no run trains any more, until it is freed."""
 
@@ -162,7 +174,9 @@ COPY = -1
 """The next request of a run that only holds copies of weights."""
 UNLOADED = -2
 """The next request of a run that was unloaded."""
-Row = TypeVar("Row", TinkerSession, Run, QueuedRequest, SavedCheckpoint, Sampler, KeptLoss, Leftover)
+Row = TypeVar(
+    "Row", TinkerSession, Run, QueuedRequest, SavedCheckpoint, Sampler, KeptLoss, Leftover, OpenSample
+)
 T = TypeVar("T")
 _TABLES: Mapping[type[Any], str] = {
     TinkerSession: "sessions",
@@ -172,6 +186,7 @@ _TABLES: Mapping[type[Any], str] = {
     Sampler: "samplers",
     KeptLoss: "losses",
     Leftover: "leftovers",
+    OpenSample: "open_samples",
 }
 _JSON = frozenset({"metadata", "lora"})
 _FLAGS = frozenset({"added", "public", "released"})
@@ -281,7 +296,7 @@ class Tables:
 
     def forget_ended(self) -> None:
         """Removes what only open sessions need."""
-        for table in ("samplers", "losses"):
+        for table in ("samplers", "losses", "open_samples"):
             self._connection.execute(
                 f"""DELETE FROM {table} WHERE session_id IN
                     (SELECT session_id FROM sessions WHERE ended IS NOT NULL)"""

@@ -86,6 +86,15 @@ class ScriptedServer(ArtServer):
         self.calls.append(("delete",))
         self.deleted.append(name)
 
+    async def load_base(self, base_model: str) -> str:
+        return base_model
+
+    async def generate(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if self.replies is not None:
+            await self.replies.wait()
+        content = [{"logprob": -0.5, "top_logprobs": []}]
+        return {"choices": [{"token_ids": [7], "logprobs": {"content": content}, "finish_reason": "length"}]}
+
     async def serve(self, name: str, step: int) -> str:
         return f"{name}@{step}"
 
