@@ -418,7 +418,7 @@ class TinkerRoutes:
         return JSONResponse({"completions": completions, "cursor": cursor})
 
     async def _before_closing(self, answering: Coroutine[Any, Any, T]) -> T | None:
-        """What is answered; None where this process ends before."""
+        """The answer; None where this process ends before."""
         outcome = asyncio.create_task(answering)
         closing = asyncio.create_task(self.closing.wait())
         try:

@@ -34,8 +34,8 @@ class EndedSamples:
         self._more.set()
 
     async def since(self, cursor: int, seconds: float) -> tuple[list[str], int]:
-        """Those after a cursor, and the next cursor: at once where there are some, else after so many seconds
-        at most. Those up to the cursor are forgotten.
+        """The requests after a cursor, and the next cursor: at once where there are some, else after so many
+        seconds at most. Those up to the cursor are forgotten.
         """
         self.is_polled = True
         with contextlib.suppress(TimeoutError):

@@ -69,7 +69,7 @@ class Leftovers:
 
 
 def _find_due(tables: Tables, where: Mapping[str, Any]) -> list[tuple[Leftover, bool]]:
-    """Those with something left to do, and whether their files are needed."""
+    """The ones with something left to do, and whether their files are needed."""
     sampled = {model_of(one.model) for one in tables.select(Sampler) if one.step is not None}
     needed = sampled | {one.model for one in tables.select(SavedCheckpoint)}
     left = [(one, one.model in needed) for one in tables.select(Leftover, **where)]

@@ -115,11 +115,11 @@ class TrainingRuns:
     def __init__(self, store: TinkerStore, server_of: ServerOf, leftovers: Leftovers) -> None:
         self._store, self._server_of, self.leftovers = store, server_of, leftovers
         self._workers: dict[str, asyncio.Task[None]] = {}
-        """Of the runs that have something to do."""
+        """One for each run that has something to do."""
         self._arrivals: set[str] = set()
         """The runs that a request came to since their worker looked."""
         self._ends: dict[str, asyncio.Event] = {}
-        """Of the requests that somebody waits for."""
+        """One for each request that somebody waits for."""
         self._contexts: dict[str, int] = {}
         """Tokens that the base models have room for, by name."""
         self._carry_out: Mapping[str, Callable[[Run, QueuedRequest], Awaitable[Done]]] = {

@@ -81,7 +81,7 @@ class SampleFutures:
     async def ended(
         self, sampler_id: str, client: int, cursor: int, seconds: float
     ) -> tuple[list[dict[str, Any]], int]:
-        """What ended of a client of a sampler since a cursor, as the SDK reads it, and the next cursor."""
+        """The ended requests of a client of a sampler since a cursor, for the SDK; and the next cursor."""
         found, newest = await self._ended_of((sampler_id, client)).since(cursor, seconds)
         return [self._completion(one) for one in found], newest
 
