@@ -22,6 +22,8 @@ NAMES = {
     "loss_tokens:sum": "data/step_trainer_tokens",
 }
 """Metrics of a batch -> those of a step, which are their sums."""
+BATCHES = "train/batches"
+"""The number of a step's batches. By a name of this split `art explain` knows a step of training."""
 
 
 def record_step(run: Run, made: MadeStep, results: Sequence[bytes]) -> None:
@@ -32,7 +34,7 @@ def record_step(run: Run, made: MadeStep, results: Sequence[bytes]) -> None:
     """
     if made.checkpoint_path is None or not Path(made.checkpoint_path).is_dir():
         return
-    metrics = Counter({"data/batches": float(len(results)), **made.metrics})
+    metrics = Counter({BATCHES: float(len(results)), **made.metrics})
     for result in results:
         found = messages.ForwardBackwardOutput.FromString(result).metrics
         for theirs, ours in NAMES.items():
