@@ -90,9 +90,14 @@ def test_samples_are_rows_of_the_ledger_with_the_step_of_their_adapter(house: Ho
         assert list(row.completion_logprobs) == pytest.approx(logprobs, abs=1e-6)
 
 
-def test_a_run_is_exported_by_its_name_and_says_what_its_saved_sampler_says_in_a_chat(
-    house: House, tmp_path: Path
-) -> None:
+def test_a_saved_sampler_answers_chats_by_its_name(house: House) -> None:
+    (last,), (first,) = house.chat(STEPS).choices, house.chat(0).choices
+    assert last.message.content == ANSWER and last.model_extra["step"] == STEPS
+    assert first.message.content != ANSWER and first.model_extra["step"] == 0
+    assert [row.step for row in house.samples()[-2:]] == [STEPS, 0]
+
+
+def test_a_run_is_exported_by_its_name(house: House, tmp_path: Path) -> None:
     told = json.loads(house.art("export", f"tinker/{house.name}", "--output", str(tmp_path / "m"), "--json"))
     assert told["model"] == f"tinker/{house.name}" and told["step"] == STEPS
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "m")
