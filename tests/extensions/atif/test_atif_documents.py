@@ -14,14 +14,13 @@ from art.errors import ConfigurationError
 from art.tracking.trajectory_rows import all_fields, from_text, to_text
 from art_extensions.atif.documents import from_atif, sft_rows, to_atif
 from art_extensions.atif.residue import add_residue, residue_of, same_json
+from library_programs import needs
 from waiting import DEADLINE_S
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venv-environments" / "bin" / "python"
 READS = Path(__file__).parent / "programs" / "harbor_reads.py"
-apart = pytest.mark.skipif(
-    not PYTHON.exists(), reason="no .venv-environments: `make .venv-environments/.installed`"
-)
+apart = needs(".venv-environments")
 
 words = st.text(max_size=8)
 numbers = st.one_of(st.integers(-5, 5), st.floats(-2, 2), st.booleans())

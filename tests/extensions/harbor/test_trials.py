@@ -22,12 +22,13 @@ from art_extensions.harbor.shell_agent import command_of
 from art_extensions.harbor.task_folders import HarborTask
 from art_extensions.harbor.trial import run_trial
 from art_extensions.testing import LlmServer
+from library_programs import needs
 from waiting import DEADLINE_S
 
 ROOT = Path(__file__).parents[3]
 HARBOR = ROOT / ".venv-harbor" / "bin"
 PROGRAMS = Path(__file__).parent / "programs"
-apart = pytest.mark.skipif(not HARBOR.exists(), reason="no .venv-harbor: `make .venv-harbor/.installed`")
+apart = needs(".venv-harbor")
 pytestmark = pytest.mark.slow
 
 

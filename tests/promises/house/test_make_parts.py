@@ -50,3 +50,14 @@ def test_the_environments_of_all_turns_are_all_of_them() -> None:
     (known,) = re.findall(r"^ENVIRONMENTS = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     named = " ".join(re.findall(r'^(?:always|of_\w+)="(.*)"$', CI, re.MULTILINE))
     assert {*named.split()} == {*known.split()}
+
+
+def test_what_is_not_made_is_skipped_only_where_not_everything_is_asked_for() -> None:
+    reason = re.compile(r'reason=\(?f?"(?!by hand)[^"]*\.installed`')
+    marked = {
+        file: text
+        for file in (ROOT / "tests").rglob("*.py")
+        if "skipif(" in (text := file.read_text(encoding="utf-8")) and reason.search(text)
+    }
+    assert len(marked) > 9
+    assert not [str(file) for file, text in marked.items() if "ART_TEST_EVERYTHING" not in text]
