@@ -1,5 +1,8 @@
 """A sandbox of Harbor's own classes, in the interpreter that has Harbor: a request and a reply a line.
 
+A request has a number, which its reply repeats, and waits for the one before it. {"do": "cancel"} cancels the
+request that runs, and has no reply of its own.
+
 It is run by its path and imports nothing of ART. stdout has the replies; what Harbor prints goes to stderr.
 """
 
@@ -12,11 +15,11 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 class ContainerWorker:
-    """One sandbox; the requests come one after the other."""
+    """One sandbox."""
 
     def __init__(self, folder: str, kind: str) -> None:
         from harbor.environments.factory import EnvironmentFactory
@@ -71,34 +74,53 @@ class ContainerWorker:
         return {}
 
 
+class ContainerRequests:
+    """The requests of the program that started this one. replies: where the replies go."""
+
+    def __init__(self, replies: IO[str]) -> None:
+        self._replies = replies
+        self._worker: ContainerWorker | None = None
+
+    async def serve(self) -> None:
+        """Answers until `stop`, or until the program that asked has ended."""
+        loop, running = asyncio.get_running_loop(), None
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            asked = json.loads(line)
+            if asked["do"] == "cancel":
+                if running is not None:
+                    running.cancel()
+                continue
+            if running is not None:
+                await asyncio.wait([running])
+            running = asyncio.create_task(self._answer(**asked))
+            if asked["do"] == "stop":
+                await running
+                return
+        if running is not None:
+            running.cancel()
+            await asyncio.wait([running])
+        if self._worker is not None:
+            await self._worker.stop()
+
+    async def _answer(self, do: str, number: int, **given: Any) -> None:
+        reply: dict[str, Any] = {}
+        try:
+            if do == "make":
+                self._worker = ContainerWorker(**given)
+            elif self._worker is not None:
+                reply = await getattr(self._worker, do)(**given)
+        except asyncio.CancelledError:
+            reply = {"error": "cancelled"}
+        except Exception as error:  # noqa: BLE001  # Harbor's, or a service's: the other side raises it
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        self._replies.write(json.dumps({"number": number, **reply}) + "\n")
+        self._replies.flush()
+
+
 def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print
-
-    def reply(value: dict[str, Any]) -> None:
-        replies.write(json.dumps(value) + "\n")
-        replies.flush()
-
-    async def serve() -> None:
-        worker: ContainerWorker | None = None
-        loop = asyncio.get_running_loop()
-        while line := await loop.run_in_executor(None, sys.stdin.readline):
-            asked = json.loads(line)
-            name = asked.pop("do")
-            try:
-                if name == "make":
-                    worker = ContainerWorker(**asked)
-                    reply({})
-                elif worker is not None:
-                    reply(await getattr(worker, name)(**asked))
-            except Exception as error:  # noqa: BLE001  # Harbor's, or a service's: the other side raises it
-                reply({"error": f"{type(error).__name__}: {error}"})
-            if name == "stop":
-                return
-        if worker is not None:  # the program that asked has ended
-            await worker.stop()
-
-    asyncio.run(serve())
+    asyncio.run(ContainerRequests(replies).serve())
 
 
 if __name__ == "__main__":

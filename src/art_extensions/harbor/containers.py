@@ -36,6 +36,8 @@ class HarborContainer:
         """Raises: ConfigurationError where there is no such interpreter."""
         self._task, self._kind, self._python = task, kind, _interpreter(python)
         self._process: asyncio.subprocess.Process | None = None
+        self._asked = 0
+        """Requests so far."""
 
     async def start(self) -> None:
         """Starts the worker and the sandbox. Raises: EnvironmentFailedError, EnvironmentTimeoutError."""
@@ -84,24 +86,40 @@ class HarborContainer:
         await self._process.wait()
 
     async def _ask(self, name: str, seconds: float, **given: Any) -> dict[str, Any]:
+        """Returns the worker's reply. One that nobody waits for any more is cancelled there, too."""
         process, what = self._process, f"Harbor's sandbox {self._kind!r}: {name}"
         assert process is not None and process.stdin is not None and process.stdout is not None
+        self._asked += 1
         try:
-            process.stdin.write(json.dumps({"do": name, **given}).encode() + b"\n")
+            process.stdin.write(json.dumps({"do": name, "number": self._asked, **given}).encode() + b"\n")
             async with asyncio.timeout(seconds + GRACE_S):
                 await process.stdin.drain()
-                line = await process.stdout.readline()
+                reply = await _reply_to(self._asked, process.stdout)
+        except asyncio.CancelledError:
+            with suppress(OSError):
+                process.stdin.write(b'{"do": "cancel"}\n')
+            raise
         except TimeoutError as error:
             process.kill()
             raise EnvironmentTimeoutError(f"{what} did not end within {seconds:g} s") from error
         except (OSError, ValueError) as error:
             raise EnvironmentFailedError(f"{what} failed: {error}") from error
-        if not line:
+        if reply is None:
             raise EnvironmentFailedError(f"{what} failed: its process ended")
-        reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
             raise EnvironmentFailedError(f"{what} failed: {reply['error']:.{ERROR_BYTES}}")
         return reply
+
+
+async def _reply_to(number: int, replies: asyncio.StreamReader) -> dict[str, Any] | None:
+    """Returns the reply to a request; those to earlier ones, which were cancelled, are left out. None: the
+    worker has ended.
+    """
+    while line := await replies.readline():
+        reply: dict[str, Any] = json.loads(line)
+        if reply["number"] == number:
+            return reply
+    return None
 
 
 def _interpreter(python: str | None) -> str:

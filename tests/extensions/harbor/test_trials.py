@@ -5,6 +5,7 @@ import json
 import math
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 import art
 from art.cli.main import app
 from art.environments.adapters.registry import find_environment
-from art.errors import EnvironmentFailedError
+from art.errors import EnvironmentFailedError, EnvironmentTimeoutError
 from art.types import Unscored
 from art_extensions.harbor.environment import HarborEnvironment
 from art_extensions.harbor.jail import ProcessJail
@@ -116,16 +117,67 @@ async def test_rewards_are_read_or_the_rollout_is_unscored(tmp_path, tests, rewa
         assert isinstance(outcome.reward, Unscored) and reward in outcome.reward.reason
 
 
-async def test_an_agent_that_does_not_end_is_stopped_and_its_work_is_tested(tmp_path):
+SANDBOXES = [
+    pytest.param({}, id="jail"),
+    pytest.param(
+        {"sandbox": "jail_environment:JailEnvironment", "python": str(HARBOR / "python")},
+        marks=apart,
+        id="a class of Harbor's",
+    ),
+]
+
+
+@pytest.fixture
+def sandbox_folder(tmp_path, monkeypatch):
+    """Where sandboxes make their folders."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(PROGRAMS)]))
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("options", SANDBOXES)
+async def test_an_agent_that_does_not_end_is_stopped_and_its_work_is_tested(
+    tmp_path, sandbox_folder, options
+):
     toml = "[agent]\ntimeout_sec = 5.0\n"
-    task = HarborTask.read(make_task(tmp_path, {"task.toml": toml}))
+    environment = HarborEnvironment(str(make_task(tmp_path / "hello", {"task.toml": toml})), **options)
+    (scenario,) = environment.scenarios("train")
+    task = environment._tasks[scenario.data["task"]]
 
     async def work(sandbox):
-        await sandbox.run("echo hello > hello.txt; sleep 300", timeout_s=300)
+        await sandbox.run("echo hello > hello.txt; sleep 4714", timeout_s=300)
 
     async with asyncio.timeout(DEADLINE_S):
-        outcome = await run_trial(task, ProcessJail(task), work)
+        outcome = await run_trial(task, environment._make_sandbox(task), work)
     assert outcome.agent_timed_out and outcome.reward == 1.0
+    assert not await is_running("sleep 471[4]") and not list(sandbox_folder.iterdir())
+
+
+@pytest.mark.parametrize("options", SANDBOXES)
+@pytest.mark.parametrize("lines", ["RUN sleep 4715\n", "RUN sleep {some}\n" * 3], ids=["one", "all"])
+async def test_a_setup_that_hangs_ends_at_its_deadline_and_leaves_nothing(
+    tmp_path, sandbox_folder, options, lines
+):
+    """One line does, or all together: each of them has less time than it may take."""
+    deadline = 20.0 if options else 4.0  # the import of Harbor is a part of it
+    files = {
+        "task.toml": f"[environment]\nbuild_timeout_sec = {deadline}\n",
+        "environment/Dockerfile": f"FROM ubuntu:24.04\nWORKDIR /app\n{lines.format(some=deadline * 0.75)}",
+    }
+    environment = HarborEnvironment(str(make_task(tmp_path / "hello", files)), **options)
+    (scenario,) = environment.scenarios("train")
+    async with asyncio.timeout(DEADLINE_S / 2):
+        with pytest.raises(EnvironmentTimeoutError, match=rf"the setup did not end within {deadline:g} s"):
+            await environment.score(scenario, "nop")
+    assert not await is_running("sleep 471[5]") and not list(sandbox_folder.iterdir())
+
+
+async def is_running(pattern):
+    found = await asyncio.create_subprocess_exec("pgrep", "-f", pattern, stdout=asyncio.subprocess.PIPE)
+    return (await found.communicate())[0] != b""
 
 
 def answer(body):
