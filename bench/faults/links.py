@@ -17,7 +17,8 @@ class Relay:
     """Listens on loopback and passes on bytes to a port of this machine. Threads end with the process.
 
     `stall`: nothing passes any more, on old and new connections, until `resume`. `lose_connections`: this end
-    forgets those that are open and sends no word of it, as a machine without power does; new ones work.
+    forgets those that are open, or those by their numbers from 1 on, and sends no word of it, as a machine
+    without power does; new ones work.
     """
 
     def __init__(self, target: int) -> None:
@@ -42,8 +43,8 @@ class Relay:
     def resume(self) -> None:
         self._passes.set()
 
-    def lose_connections(self) -> None:
-        self._lost |= self._open
+    def lose_connections(self, *numbers: int) -> None:
+        self._lost |= set(numbers) or self._open
 
     def close(self) -> None:
         """Takes no more connections."""

@@ -2,7 +2,7 @@
 
     PYTHONPATH=.:tests python tests/contracts/environment_matrix.py
 
-The command runs the contract, then writes the rows and the page.
+The command runs the contract, then writes the rows and the page. With --page it writes the page alone.
 
 The rows are in `environment_matrix.json`. A kind whose library is missing here keeps its row. Without the
 command, the contract test compares the rows with what it sees.
@@ -18,9 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from adapter_lines import adapter_lines
 from bench.marked_pages import replace_between_marks
 from environment_cases import CASES, Case
 
+from art.extensions import ENVIRONMENT, extension_points
 from library_programs import ROOT
 
 ROWS = Path(__file__).with_name("environment_matrix.json")
@@ -72,19 +74,31 @@ def table() -> str:
     """Returns the table of the page."""
     curves = json.loads(CURVES.read_text(encoding="utf-8"))
     lines = [
-        "| kind | runs by name | resumes | tokens exact | the library's own reward | learning curve |",
-        "|---|---|---|---|---|---|",
+        "| kind | lines | runs by name | resumes | tokens exact | the library's own reward "
+        "| learning curve |",
+        "|---|--:|---|---|---|---|---|",
     ]
     cases = {case.kind: case for case in CASES}
     for kind, row in read_rows().items():
         marks = [_mark(row[column]) for column in ("runs", "resumes", "tokens")]
-        cells = [f"`{kind}`", *marks, _reward(cases[kind], row["reward"]), _curve(cases[kind], curves)]
+        cells = [
+            f"`{kind}`",
+            _lines(cases[kind]),
+            *marks,
+            _reward(cases[kind], row["reward"]),
+            _curve(cases[kind], curves),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def _mark(shown: bool) -> str:
     return "yes" if shown else NOT_SHOWN
+
+
+def _lines(case: Case) -> str:
+    kind = case.name.partition(":")[0]
+    return str(adapter_lines(kind)) if kind in extension_points(ENVIRONMENT) else "no adapter"
 
 
 def _reward(case: Case, shown: bool | str | None) -> str:
@@ -95,10 +109,15 @@ def _reward(case: Case, shown: bool | str | None) -> str:
     return _mark(bool(shown))
 
 
+def _is_apart(curve: Mapping[str, Any]) -> bool:
+    """Whether the 95 % intervals before and after do not overlap."""
+    return bool(curve["before"]["interval"][1] < curve["after"]["interval"][0])
+
+
 def _curve(case: Case, curves: Mapping[str, Any]) -> str:
-    """Returns the shares of a case's jobs that have been measured."""
+    """Returns the shares of a case's jobs that have been measured, and learned."""
     shown = []
-    for job in [one for one in case.curves if one in curves]:
+    for job in [one for one in case.curves if one in curves and _is_apart(curves[one])]:
         before, after = (curves[job][side]["score"] for side in ("before", "after"))
         model = REAL_MODELS.get(curves[job].get("base_model"), "")
         shown.append(f"{model}[{before:.2f} to {after:.2f}]({CURVES_SECTION})")
@@ -108,9 +127,12 @@ def _curve(case: Case, curves: Mapping[str, Any]) -> str:
 def main() -> int:
     contract = Path(__file__).with_name("test_environments.py")
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-q", "-k", "matrix", str(contract)]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, WRITE: "1"}, check=False)
+    status = 0
+    if "--page" not in sys.argv:
+        done = subprocess.run(command, cwd=ROOT, env={**os.environ, WRITE: "1"}, check=False)
+        status = done.returncode
     replace_between_marks(PAGE, table(), name=MARK)
-    return done.returncode
+    return status
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+from adapter_lines import adapter_lines
 from environment_cases import (
     CASES,
     LIBRARIES,
@@ -279,7 +280,34 @@ def test_the_matrix_has_each_kind_and_points_to_what_is_there() -> None:
             file, _, test = case.compared_by.partition("::")
             assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), case.compared_by
     begin, end = f"<!-- {MARK} -->\n", f"<!-- /{MARK} -->"
-    assert PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0] == table()
+    assert PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0] == table(), (
+        "run PYTHONPATH=.:tests python tests/contracts/environment_matrix.py --page"
+    )
+
+
+def test_the_lines_of_an_adapter_are_those_that_no_other_uses() -> None:
+    folder = ROOT / "src" / "art_extensions" / "environments"
+    lines = {file.name: len(file.read_text().splitlines()) for file in folder.glob("*.py")}
+    for kind, files in {
+        "openenv": ("openenv.py", "openenv_tools.py"),
+        "nemo-gym": tuple(
+            f"{name}.py"
+            for name in (
+                *("nemo_gym", "nemo_gym_items", "nemo_gym_process", "nemo_gym_worker"),
+                "environment_server",
+            )
+        ),
+        "tau2": ("tau2.py",),
+        "reasoning-gym": ("reasoning_gym.py",),
+    }.items():
+        assert adapter_lines(kind) == sum(lines[name] for name in files), kind
+
+
+def test_a_curve_is_shown_where_the_task_was_learned() -> None:
+    found = table()
+    cells = {line.split("|")[1].strip(): line.split("|")[-2].strip() for line in found.splitlines()}
+    assert cells["`inspect:`"] == "not shown", "its page says that the task was not learned"
+    assert cells["`reasoning-gym:`"].count(" to ") == 2
 
 
 async def play(endpoint: LlmServer, name: str, **options: Any) -> art.Trajectory:

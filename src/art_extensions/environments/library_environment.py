@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from art.environments.adapters.environment import (
     check_split,
     scenario_seed,
 )
+from art.errors import EnvironmentFailedError
 from art.types import text_of_content
 
 if TYPE_CHECKING:
@@ -128,6 +130,19 @@ class LibraryEnvironment:
         )
         conversation.trajectory.tools = [*tools] or None
         return conversation
+
+
+def finite_reward(name: str, reward: object) -> float:
+    """Returns a reward that the server of an environment sent. Raises EnvironmentFailedError for what is no
+    finite number.
+    """
+    try:
+        number = float(reward) if isinstance(reward, int | float) else math.nan
+    except OverflowError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise EnvironmentFailedError(f"environment {name!r}: its reward is {reward!r:.60}, no number")
+    return number
 
 
 def newest_calls(conversation: RolloutConversation) -> Sequence[Any]:

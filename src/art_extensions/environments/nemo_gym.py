@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from art_extensions.environments.library_environment import (
     MOST_CHARACTERS,
     AdapterOptions,
     LibraryEnvironment,
+    finite_reward,
     newest_calls,
     takes_options,
     text_of_turns,
@@ -208,7 +208,7 @@ class NemoGymEnvironment(LibraryEnvironment):
             for key, value in verdict.items()
             if key not in row and key != "reward" and isinstance(value, bool | int | float)
         }
-        return self._reward(verdict), {**metrics, "truncated": float(not ended)}
+        return finite_reward(self.name, verdict.get("reward")), {**metrics, "truncated": float(not ended)}
 
     async def _play_steps(
         self,
@@ -231,18 +231,12 @@ class NemoGymEnvironment(LibraryEnvironment):
             refused = refuse_calls(conversation, newest_calls(conversation)[1:] if one_call else ())
             response = response_of(items[: len(items) - len(refused)], row[ASKED])
             answer = await session.ask("/step", {**row, "response": response})
-            earned = self._reward(answer)
+            earned = finite_reward(self.name, answer.get("reward"))
             if self._turn_rewards:
                 conversation.reward_turn(earned)
             total += earned
             ended = bool(answer.get("terminated") or answer.get("truncated"))
         return total, {"truncated": float(not ended or bool(answer.get("truncated")))}
-
-    def _reward(self, answer: Mapping[str, Any]) -> float:
-        reward = answer.get("reward")
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise EnvironmentFailedError(f"environment {self.name!r}: its reward is {reward!r}, no number")
-        return float(reward)
 
     async def _call(self, session: ServerSession, name: str, arguments: str) -> str:
         """Returns what a tool of the server gives, an error of it too. Raises EnvironmentFailedError."""

@@ -27,6 +27,7 @@ from art_extensions.environments.library_environment import (
     MOST_CHARACTERS,
     AdapterOptions,
     LibraryEnvironment,
+    finite_reward,
     newest_calls,
     takes_options,
     text_of_turns,
@@ -211,7 +212,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
     async def _act(self, session: Any, episode: _Episode, action: Mapping[str, Any]) -> float:
         """Takes a step, which the episode is told, and returns its reward. Raises what `_call` raises."""
         result = await self._step(session, action)
-        earned = float(result.reward or 0)
+        earned = 0.0 if result.reward is None else finite_reward(self.name, result.reward)
         episode.observation, episode.done = self._text(result.observation), bool(result.done)
         episode.reward += earned
         return earned

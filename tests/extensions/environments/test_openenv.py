@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from bench.faults.links import Relay
 
 from art_extensions.testing import LlmServer, ToolCalls
 from library_programs import needs, python_of, told_by
@@ -23,7 +25,7 @@ def reply(body: Mapping[str, Any]) -> Any:
     turn = sum(one["role"] == "assistant" for one in body["messages"])
     by_name: dict[str, list[Any]] = {
         "right": ["0", "1", "2", "3"],
-        "wrong": ["no"] * 4,
+        **dict.fromkeys(("wrong", "lost", "alone", "stalled"), ["no"] * 4),
         "numbers": ["zero", "0", "1", "2", "3"],
         "plans": ['{"second": "a"}', "[1]", '{"first": 1}', '{"first": 0, "second": "b"}', '{"first": 2}'],
         "callers": [
@@ -48,11 +50,41 @@ def reply(body: Mapping[str, Any]) -> Any:
     return (by_name[body["model"]] * 8)[turn]
 
 
+class BreakingWays:
+    """Relays to a server, each named as a model is: one breaks when its model is asked for a second time."""
+
+    def __init__(self, worlds: str) -> None:
+        port = int(worlds.rpartition(":")[2])
+        self.relays = {name: Relay(port) for name in ("lost", "alone", "stalled")}
+        self._breaks: dict[str, Callable[[], None]] = {
+            "lost": lambda: self.relays["lost"].lose_connections(2),  # the first one asked for the schema
+            "alone": self.relays["alone"].lose_connections,
+            "stalled": self._stall,
+        }
+
+    def _stall(self) -> None:
+        self.relays["stalled"].stall()
+        threading.Timer(6.0, self.relays["stalled"].resume).start()
+
+    def answer(self, body: Mapping[str, Any]) -> Any:
+        said = sum(one["role"] == "assistant" for one in body["messages"])
+        if said == 1 and (breaks := self._breaks.pop(body["model"], None)):
+            breaks()
+        return reply(body)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [f"http://127.0.0.1:{one.port}" for one in self.relays.values()]
+
+
 @pytest.fixture(scope="module", params=[pytest.param(place, marks=needs(place)) for place in PLACES])
 def told(request: pytest.FixtureRequest) -> dict[str, Any]:
     place: str = request.param
-    with LlmServer(reply) as endpoint, openenv_server(python_of(place)) as worlds:
-        told = told_by(place, "openenv_rollouts.py", endpoint.base_url, endpoint.key, worlds)
+    with openenv_server(python_of(place)) as worlds:
+        ways = BreakingWays(worlds)
+        with LlmServer(ways.answer) as endpoint:
+            given = (endpoint.base_url, endpoint.key, worlds, *ways.addresses)
+            told = told_by(place, "openenv_rollouts.py", *given)
     return {**told, "place": place, "asked": {one.body["model"]: one.body for one in endpoint.served}}
 
 
@@ -98,6 +130,30 @@ def test_a_killed_program_leaves_its_session_to_the_next(told: dict[str, Any]) -
     assert told["killed"]["metrics"]["turns"] >= 1
 
 
+def test_a_half_open_connection_costs_its_rollout_alone(told: dict[str, Any]) -> None:
+    """The server is gone for one of three sessions, which nobody tells the client."""
+    (reason,) = told["lost"]["failures"]
+    assert re.search(
+        r"EnvironmentFailedError.*: environment 'openenv:.*/guess': (step|reset) failed: ", reason
+    )
+    assert told["lost"]["rewards"] == [-0.5, -0.5]
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("alone", r"EnvironmentFailedError: .*step failed: (ConnectionClosed|the server closed the session)"),
+        ("stalled", r"EnvironmentTimeoutError: .*step did not answer within 4 s"),
+    ],
+)
+def test_the_only_session_is_free_again_after_a_half_open_connection(
+    told: dict[str, Any], way: str, words: str
+) -> None:
+    """Its packets are answered by nobody who knows of it, or not at all for some seconds."""
+    assert re.match(words, told[way]["failed"]), told[way]["failed"]
+    assert told[way]["next"]["reward"] == -0.5
+
+
 def test_a_reset_may_tell_other_fields_than_a_step(told: dict[str, Any]) -> None:
     said = told["opening"]["said"]
     assert said[0] == "board: Guess a number from 0 to 9.\nmoves: [1, 2]"
@@ -128,6 +184,12 @@ def test_calls_earn_what_the_environment_gives_until_it_ends(told: dict[str, Any
     assert rewarded["reward"] == pytest.approx(-0.25 + 1) and rewarded["metrics"]["truncated"] == 0
     assert rewarded["said"][-1] == "Invalid action: the episode has ended"
     assert told["silent"]["metrics"] == {"turns": 1, "truncated": 0, "invalid_actions": 0}
+
+
+def test_each_reply_earns_the_reward_of_its_steps(told: dict[str, Any]) -> None:
+    assert told["steps"] == {"reward": -0.5, "turns": {f"turn {number}": -0.125 for number in range(1, 5)}}
+    calls = {"turn 1": -0.125, "turn 2": -0.125, "turn 3": 1.0}
+    assert told["calls_earn"] == {"reward": sum(calls.values()), "turns": calls}
 
 
 def test_the_action_of_any_environment_can_be_a_tool(told: dict[str, Any]) -> None:
@@ -162,6 +224,11 @@ def test_the_action_of_any_environment_can_be_a_tool(told: dict[str, Any]) -> No
         ("action", r"ConfigurationError: .*actions have no field 'message': text"),
         ("observation", r"ConfigurationError: .*observations have no field 'board': .*hint"),
         ("max_turns", r"ConfigurationError: .*max_turns=0"),
+        ("nan", r"EnvironmentFailedError: .*/faulty': its reward is nan, no number"),
+        ("word", r"EnvironmentFailedError: .*/faulty': its reward is 'great', no number"),
+        ("floods", r"EnvironmentFailedError: .*/faulty': step failed: .*(1009|too big)"),
+        ("prompt", r"EnvironmentFailedError: .*observation has 10000000 characters, more than 200000"),
+        ("dies", r"EnvironmentFailedError: .*/dies': step failed: ConnectionClosed"),
     ],
 )
 def test_what_fails_says_what_and_why(told: dict[str, Any], case: str, words: str) -> None:

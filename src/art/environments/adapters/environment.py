@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from art.environments.tasks import Message, turn_seed
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError
-from art.types import SHOW, sample_id, text_of_content
+from art.types import SHOW, is_choice, sample_id, text_of_content
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -342,15 +342,15 @@ class RolloutConversation:
             timeout=REQUEST_S,
             **{**self._request, **seeded},
         )
-        choice = completion.choices[0]
-        self.trajectory.messages_and_choices.append(choice)
+        self.trajectory.messages_and_choices.append(completion.choices[0])
         self.turns += 1
-        return text_of_content(choice.message.content)
+        return text_of_content(completion.choices[0].message.content)
 
     def reward_turn(self, reward: float) -> None:
         """Gives the newest reply a reward, if it can be trained. NaN is left to the reward of the whole."""
-        if sample_id(self.trajectory.messages_and_choices[-1]) is not None and math.isfinite(reward):
-            self.trajectory.reward_turn(-1, reward)
+        newest: Any = next(filter(is_choice, reversed(self.trajectory.messages_and_choices)))
+        if sample_id(newest) is not None and math.isfinite(reward):
+            self.trajectory.reward_turn(newest, reward)
 
     def finish(
         self,

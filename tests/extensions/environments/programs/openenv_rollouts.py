@@ -1,6 +1,8 @@
 """Environments of OpenEnv, run where its client is installed: prints JSON.
 
-python openenv_rollouts.py BASE_URL KEY WORLDS     the model's endpoint, the server of openenv_worlds.py
+python openenv_rollouts.py BASE_URL KEY WORLDS LOST ALONE STALLED    the model's endpoint, the server of
+                                                                     openenv_worlds.py, and three ways to it
+                                                                     that break
 python openenv_rollouts.py hold WORLDS             has the only session of /single until it is killed
 """
 
@@ -11,13 +13,15 @@ import json
 import logging
 import sys
 from typing import Any
+from unittest.mock import patch
 
 from environment_program import model_of
 from openenv.core.generic_client import GenericEnvClient
 
 import art
-from art.environments.adapters.environment import NamedEnvironment
+from art.environments.adapters.environment import NamedEnvironment, RolloutConversation
 from art.environments.adapters.registry import find_environment
+from art.wire.rollouts import SAMPLE_FIELD
 
 
 async def played(model: art.Model, name: str, **options: Any) -> dict[str, Any]:
@@ -28,6 +32,21 @@ async def played(model: art.Model, name: str, **options: Any) -> dict[str, Any]:
         "metrics": one.metrics,
         "said": [message["content"] for message in one.messages()],
     }
+
+
+async def earned(model: art.Model, name: str) -> dict[str, Any]:
+    """Plays a rollout whose turns are rewarded, by replies with the ids that a server of ours gives them."""
+    asked = RolloutConversation.ask
+
+    async def ask(conversation: RolloutConversation) -> str:
+        text = await asked(conversation)
+        setattr(conversation.trajectory.messages_and_choices[-1], SAMPLE_FIELD, f"turn {conversation.turns}")
+        return text
+
+    environment = find_environment(name, turn_rewards=True)
+    with patch.object(RolloutConversation, "ask", ask):
+        one = await environment.rollout(model, environment.scenarios("train")[0])
+    return {"reward": one.reward, "turns": one.turn_rewards}
 
 
 async def failed(model: art.Model, name: str, **options: Any) -> str:
@@ -75,7 +94,27 @@ async def killed(model: art.Model, worlds: str) -> dict[str, Any]:
     return await played(model, f"openenv:{worlds}/single", deadline_s=20.0)
 
 
-async def main(base_url: str, key: str, worlds: str) -> None:
+async def half_open(model: art.Model, way: str) -> dict[str, Any]:
+    """Returns what is left of a group whose first connection is lost without a word."""
+    environment = find_environment(f"openenv:{way}/guess", deadline_s=20.0)
+    scenario = environment.scenarios("train")[0]
+    group = art.TrajectoryGroup([environment.rollout(model, scenario) for _ in range(3)])
+    (done,) = await art.gather_trajectory_groups([group], pbar_desc=None, max_exceptions=1)
+    return {
+        "rewards": [one.reward for one in done.trajectories],
+        "failures": [f"{one.type}: {one.message}" for one in done.exceptions],
+    }
+
+
+async def broken(model: art.Model, way: str, deadline_s: float) -> dict[str, Any]:
+    """Returns how a rollout in the only session of a server fails, and the one that is next there."""
+    return {
+        "failed": await failed(model, f"openenv:{way}/single", deadline_s=deadline_s),
+        "next": await played(model, f"openenv:{way}/single", deadline_s=20.0),
+    }
+
+
+async def main(base_url: str, key: str, worlds: str, lost: str, alone: str, stalled: str) -> None:
     def player(name: str) -> art.Model:
         return model_of(name, base_url, key)
 
@@ -93,12 +132,17 @@ async def main(base_url: str, key: str, worlds: str) -> None:
         "crowd": await crowd(right, find_environment(at("single")), 6),
         "occupied": await occupied(right, worlds),
         "killed": await killed(right, worlds),
+        "lost": await half_open(player("lost"), lost),
+        "alone": await broken(player("alone"), alone, 20.0),
+        "stalled": await broken(player("stalled"), stalled, 4.0),
         "opening": await played(right, at("opening"), observation="hint"),
         "drops": await failed(player("wrong"), at("drops"), max_turns=3),
         "calls": await played(player("callers"), at("calls"), max_turns=4, tools=False),
         "offered": await played(player("guessers"), at("calls"), max_turns=3),
         "rewarded": await played(player("guessers"), at("rewarded")),
         "silent": await played(player("right"), at("rewarded")),
+        "steps": await earned(player("wrong"), at("guess")),
+        "calls_earn": await earned(player("guessers"), at("rewarded")),
         "acts": await played(player("actors"), at("plan"), tools=True, max_turns=5),
         "fails": await failed(right, at("fails")),
         "hangs": await failed(right, at("hangs"), deadline_s=1.0),
@@ -112,6 +156,11 @@ async def main(base_url: str, key: str, worlds: str) -> None:
         "action": await failed(right, at("guess"), action="message"),
         "observation": await failed(right, at("guess"), observation="board"),
         "max_turns": await failed(right, at("guess"), max_turns=0),
+        "nan": await failed(right, at("faulty"), reset={"fault": "nan"}),
+        "word": await failed(right, at("faulty"), reset={"fault": "word"}),
+        "floods": await failed(right, at("faulty"), reset={"fault": "floods"}),
+        "prompt": await failed(right, at("faulty"), reset={"fault": "prompt"}),
+        "dies": await failed(right, at("dies"), deadline_s=20.0),  # the last: nothing answers after it
     }
     print(json.dumps(told))
 

@@ -3,12 +3,15 @@
 /guess: text in one field. /number: a whole number, by a field that has more beside it. /plan: a JSON object.
 /single: one session at a time. /opening: `reset` tells other fields than `step`. /drops: closes the session
 after one step. /calls: tools, by actions that name one. /rewarded: the same by actions without fields, until
-the right call, with rewards. /fails, /hangs: in `step`. /tools: actions without
-fields. /huge: a picture.
+the right call, with rewards. /fails, /hangs: in `step`. /tools: actions without fields. /huge: a picture.
+/stepped: two steps that each have a reward. /faulty: the fault that `reset` is told. /dies: in `step`, which
+ends the server.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 from typing import Any
@@ -24,6 +27,10 @@ from starlette.routing import Mount, Route
 
 HANGS = threading.Event()
 """Never set: what a hanging step waits for."""
+WORTH = {"yes": 0.25, "no": 0.5, "maybe": 1.0}
+REWARDS = {"nan": 7.5, "word": 8.5}
+"""What the library is given in place of rewards that it does not write itself."""
+SPELLED = {'"reward":7.5': '"reward":NaN', '"reward":8.5': '"reward":"great"'}
 
 
 class Guess(Action):
@@ -152,6 +159,39 @@ class HugeWorld(GuessWorld):
         return Told(hint="A" * 300_000, **more)
 
 
+class SteppedWorld(GuessWorld):
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **more: Any) -> Any:
+        self.steps = 0
+        return self.told("respond with yes, no or maybe")
+
+    def step(self, action: Any, timeout_s: float | None = None, **more: Any) -> Any:
+        self.steps += 1
+        reward = WORTH.get(action.text.strip(), 0.0) * self.steps
+        return self.told("respond with maybe, no or yes", reward=reward, done=self.steps == 2)
+
+
+class FaultyWorld(GuessWorld):
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, *, fault: str = "", **more: Any
+    ) -> Any:
+        self.fault = fault
+        return self.told("word " * 2_000_000 if fault == "prompt" else "respond with yes, no or maybe")
+
+    def step(self, action: Any, timeout_s: float | None = None, **more: Any) -> Any:
+        if self.fault == "hangs":
+            HANGS.wait(20)
+        if self.fault == "fails":
+            raise KeyError("no board")
+        hint = "flood " * 4_000_000 if self.fault == "floods" else "Right."
+        return self.told(hint, done=True, reward=REWARDS.get(self.fault, 1.0))
+
+
+class DyingWorld(GuessWorld):
+    def guessed(self, action: Any) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+
 def world(made: type[Any], action: type[Action], told: type[Observation], most: int = 64) -> Any:
     return create_fastapi_app(made, action, told, max_concurrent_envs=most)
 
@@ -174,6 +214,21 @@ def dropping(app: Any, answers: int) -> Any:
     return run
 
 
+def spelling(app: Any) -> Any:
+    """Returns the application with rewards as other servers may send them."""
+
+    async def run(scope: Any, receive: Any, send: Any) -> None:
+        async def send_spelled(message: Any) -> None:
+            for text, other in SPELLED.items():
+                if message.get("text"):
+                    message = {**message, "text": message["text"].replace(text, other)}
+            await send(message)
+
+        await app(scope, receive, send_spelled)
+
+    return run
+
+
 def main() -> None:
     worlds = {
         "guess": world(GuessWorld, Guess, Told),
@@ -188,6 +243,9 @@ def main() -> None:
         "hangs": world(HangsWorld, Guess, Told),
         "huge": world(HugeWorld, Guess, Told),
         "tools": world(GuessWorld, Action, Told),
+        "stepped": world(SteppedWorld, Guess, Told),
+        "faulty": spelling(world(FaultyWorld, Guess, Told)),
+        "dies": world(DyingWorld, Guess, Told),
     }
     routes = [Mount(f"/{name}", app) for name, app in worlds.items()]
     other = Route("/other/schema", lambda request: PlainTextResponse("hello"))
