@@ -27,6 +27,7 @@ class Span:
     error: bool
     links: list[str]
     """The ids of the spans that it links to."""
+    resource: dict[str, Any]
 
 
 @dataclass
@@ -47,13 +48,14 @@ class Collector:
         self.requests.append((path, headers))
         self.bodies.append(body)
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            self.resources.append(_attributes(resource.resource.attributes))
+            about = _attributes(resource.resource.attributes)
+            self.resources.append(about)
             for scope in resource.scope_spans:
                 self.schemas.add(scope.schema_url)
-                self.spans += [_span(one) for one in scope.spans]
+                self.spans += [_span(one, about) for one in scope.spans]
 
 
-def _span(one: Any) -> Span:
+def _span(one: Any, resource: dict[str, Any]) -> Span:
     return Span(
         one.name,
         one.trace_id.hex(),
@@ -65,6 +67,7 @@ def _span(one: Any) -> Span:
         [(event.name, _attributes(event.attributes)) for event in one.events],
         one.status.code == 2,
         [link.span_id.hex() for link in one.links],
+        resource,
     )
 
 

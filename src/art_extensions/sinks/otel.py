@@ -38,6 +38,7 @@ from opentelemetry.util.re import parse_env_headers
 
 from art.process.environment import OTEL_SERVICE_NAME, captures_content, variable
 from art.tracking.names import STEP_COLUMN
+from art.tracking.run_facts import FACTS
 from art.tracking.sinks.sink import ReportedRun, TableRow, writable
 from art.tracking.step_record import read_rollouts
 from art.trajectories import History, Trajectory, is_choice
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 
 CONVENTIONS = "https://opentelemetry.io/schemas/1.38.0"
 """The version of the semantic conventions whose `gen_ai.*` names are used."""
+ALGORITHM, ENVIRONMENT = "rl.algorithm", "rl.environment.name"
+"""Of resources, where they are known. `_add` takes the second one with the attributes."""
 SENT_AT_ONCE = 500
 """Spans of a request."""
 REMEMBERED = 100_000
@@ -106,7 +109,8 @@ class OTelSink:
         self._project, self._name, self._folder = run.project, run.folder.name, run.folder
         about = {"rl.system": "art", "rl.run.id": f"{run.project}/{self._name}", "rl.model.name": run.name}
         named = {} if variable(OTEL_SERVICE_NAME) else {"service.name": "art"}
-        self._resource = Resource.create({**about, **named}, CONVENTIONS)
+        self._run = Resource.create({**about, **named}, CONVENTIONS)
+        self._algorithm = _algorithm_of(config)
         self._content = captures_content() if self._wants_content is None else self._wants_content
         logging.getLogger(parse_env_headers.__module__).addFilter(_without_header)
         self._exporter = self._given or OTLPSpanExporter()
@@ -115,7 +119,8 @@ class OTelSink:
         self._order: deque[int] = deque()
 
     def config(self, values: Mapping[str, Any]) -> None:
-        """Sends nothing: spans have no place for a config."""
+        """Keeps the algorithm, which resources have; spans have no place for the rest."""
+        self._algorithm = _algorithm_of(values)
 
     def log(self, step: int, row: Mapping[str, float]) -> None:
         """Reports the row as a span whose attributes are its numbers."""
@@ -166,7 +171,8 @@ class OTelSink:
             return
         start = _ns(trajectory.start_time.timestamp())
         end = start + _ns(float(trajectory.metrics.get("duration", 0.0)))
-        shared = {**shared, "art.rollout": rollout}
+        environment = trajectory.metadata.get("environment")
+        shared = {**shared, "art.rollout": rollout, ENVIRONMENT: environment}
         credit = _credit_of_turns(trajectory, record)
         histories: list[Trajectory | History] = [trajectory, *trajectory.additional_histories]
         now = start
@@ -334,12 +340,19 @@ class OTelSink:
         about = {"art.project": self._project, "art.model": self._name, "gen_ai.provider.name": "art"}
         if "art.judge" not in attributes:
             about["gen_ai.agent.name"] = self._name
-        written = {writable(key): _value(value) for key, value in attributes.items() if value is not None}
+        environment = attributes.get(ENVIRONMENT)
+        named = {ALGORITHM: self._algorithm, ENVIRONMENT: None if environment is None else str(environment)}
+        resource = self._run.merge(Resource({key: writable(one) for key, one in named.items() if one}))
+        written = {
+            writable(key): _value(value)
+            for key, value in attributes.items()
+            if value is not None and key != ENVIRONMENT
+        }
         span = ReadableSpan(
             name=writable(name),
             context=context,
             parent=parent,
-            resource=self._resource,
+            resource=resource,
             attributes={**about, **written},
             events=events,
             links=[Link(one) for one in links],
@@ -359,6 +372,14 @@ class OTelSink:
             raise ConnectionError(
                 f"{len(spans)} spans were not taken: see OTEL_EXPORTER_OTLP_ENDPOINT and _HEADERS"
             )
+
+
+def _algorithm_of(config: Mapping[str, Any]) -> str | None:
+    """Returns the name of the algorithm of the newest training job; None before there is one."""
+    found: Any = config
+    for key in (FACTS, "train", "algorithm", "name"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else None
 
 
 class _Turn:

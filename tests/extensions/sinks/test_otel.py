@@ -101,6 +101,25 @@ async def test_a_rollout_is_a_tree_of_rollout_completions_and_tools(
     assert all(one["rl.run.id"].endswith(f"/{one['rl.model.name']}") for one in collector.resources)
 
 
+async def test_resources_name_the_environment_of_a_rollout(tmp_path: Path, collector: Collector) -> None:
+    made = [rollout().model_copy(update={"rollout_id": f"r-{number}"}) for number in range(3)]
+    made[0].metadata = {"environment": "openenv:http://127.0.0.1:8000"}
+    made[1].metadata = {"environment": 7}
+    await model_in(tmp_path).log([art.TrajectoryGroup(made)], metrics={"a": 1.0}, step=3)
+    named = {}
+    for span in collector.spans:
+        assert "rl.environment.name" not in span.attributes and "rl.algorithm" not in span.resource
+        named.setdefault(span.attributes.get("art.rollout"), []).append(
+            span.resource.get("rl.environment.name")
+        )
+    assert {key: (len(names), {*names}) for key, names in named.items()} == {
+        "r-0": (4, {"openenv:http://127.0.0.1:8000"}),
+        "r-1": (4, {"7"}),
+        "r-2": (4, {None}),
+        None: (1, {None}),
+    }
+
+
 async def test_a_completion_has_what_its_turn_earned(tmp_path: Path, collector: Collector) -> None:
     made, model = rollout(), model_in(tmp_path)
     said = [item for item in made.messages_and_choices if not isinstance(item, dict)]
@@ -355,7 +374,7 @@ async def test_a_real_step_tells_fates_advantages_and_its_numbers(
     async with art.LocalBackend(path=str(tmp_path)) as backend:
         await model.register(backend)
         group = await art.TrajectoryGroup([ask(model, reward) for reward in (0.0, 1.0, 1.0)])
-        result = await backend.train(model, [group], learning_rate=1e-4)
+        result = await backend.train(model, [group], learning_rate=1e-4, algorithm="rloo")
         await model.log([group], metrics=result.metrics, step=result.step, split="train")
     tops, chats, (step,) = (collector.named(name) for name in ("invoke_agent", "chat", "train_step"))
     assert len(tops) == len(chats) == 3 and {one.parent for one in chats} == {one.id for one in tops}
@@ -372,6 +391,7 @@ async def test_a_real_step_tells_fates_advantages_and_its_numbers(
         assert top.start <= chat.start < chat.end <= top.end  # as the client measured it
         assert top.links == [step.id]
     assert step.attributes["art.step"] == result.step
+    assert {one.resource["rl.algorithm"] for one in (step, *tops, *chats)} == {"rloo"}
     seconds = step.attributes["art.metric.time/step_wall_s"]
     assert (step.end - step.start) / S == pytest.approx(seconds, abs=1e-3) and seconds > 0
     assert step.attributes["art.metric.loss/train"] == pytest.approx(result.metrics["loss/train"])
