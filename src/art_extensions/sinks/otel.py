@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 CONVENTIONS = "https://opentelemetry.io/schemas/1.38.0"
 """The version of the semantic conventions whose `gen_ai.*` names are used."""
 ALGORITHM, ENVIRONMENT = "rl.algorithm", "rl.environment.name"
-"""Of resources, where they are known. `_add` takes the second one with the attributes."""
+"""Attributes of resources, where they are known. `_add` takes the second one with the attributes."""
 SENT_AT_ONCE = 500
 """Spans of a request."""
 REMEMBERED = 100_000

@@ -437,7 +437,7 @@ class TinkerRoutes:
                     await sample.done.wait()
             if not sample.done.is_set():
                 return pending(asked.request_id)
-            self.samples.note_fetched(asked.request_id)
+            self.samples.fetched.add(asked.request_id)
             if plain and not sample.failed:
                 return ended(await asyncio.to_thread(samples_as_json, sample.result), protobuf=False)
             return ended(sample.result, protobuf=not sample.failed)

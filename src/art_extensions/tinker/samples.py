@@ -49,7 +49,7 @@ class SampleFutures:
         self._futures: dict[str, SampleFuture] = {}
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._ended: dict[tuple[str, int], EndedSamples] = {}
-        self._fetched: set[str] = set()
+        self.fetched: set[str] = set()
 
     def submit(self, sampler: Sampler, asked: SampleAsked) -> tuple[str, SampleFuture]:
         """The id, and the future, which is being worked on."""
@@ -76,7 +76,7 @@ class SampleFutures:
         if found is not None and found.task is not None:
             found.task.cancel()
             del self._futures[request_id]
-            self._fetched.add(request_id)
+            self.fetched.add(request_id)
 
     async def ended(
         self, sampler_id: str, client: int, cursor: int, seconds: float
@@ -107,13 +107,9 @@ class SampleFutures:
         for request_id in request_ids:
             self._ended_of(client_of(request_id)).put(request_id)
 
-    def note_fetched(self, request_id: str) -> None:
-        """The client of a request had its result."""
-        self._fetched.add(request_id)
-
     def take_fetched(self) -> set[str]:
         """The requests that came to their end since the last call."""
-        taken, self._fetched = self._fetched, set()
+        taken, self.fetched = self.fetched, set()
         return taken
 
     def end_session(self, session_id: str) -> None:

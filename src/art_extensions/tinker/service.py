@@ -85,7 +85,7 @@ def make_service(folder: Path, connect: Connect) -> tuple[TinkerRoutes, str]:
     """The service of a folder, and its key."""
     key = service_key(folder)
     store, keys = TinkerStore(folder / "tinker.sqlite"), KeyRing(own=key, connect=connect)
-    runs = TrainingRuns(store, keys.server, Leftovers(store, keys.server_if_known))
+    runs = TrainingRuns(store, keys.server, Leftovers(store, keys.servers.get))
     samples = SampleFutures(keys.server)
     return TinkerRoutes(store, keys, runs, samples, Sessions(store, runs, samples)), key
 

@@ -48,7 +48,8 @@ class KeyRing:
     """The key of this service: it is the operator's."""
     connect: Callable[[str | None], ArtServer]
     """The server for a key of its own; None: for the operator."""
-    _servers: dict[str, ArtServer] = field(default_factory=dict)
+    servers: dict[str, ArtServer] = field(default_factory=dict)
+    """The server for each owner whose key was seen since the start."""
     _checked: dict[str, float] = field(default_factory=dict)
     _known: dict[str, asyncio.Event] = field(default_factory=dict)
 
@@ -75,14 +76,10 @@ class KeyRing:
     async def server(self, owner: str) -> ArtServer:
         """The server for an owner: after a restart, when the owner's key has been seen again."""
         await self._known.setdefault(owner, asyncio.Event()).wait()
-        return self._servers[owner]
-
-    def server_if_known(self, owner: str) -> ArtServer | None:
-        """The server for an owner; None where a restart forgot the owner's key, and it was not seen again."""
-        return self._servers.get(owner)
+        return self.servers[owner]
 
     def _remember(self, owner: str, server: ArtServer) -> None:
-        self._servers[owner] = server
+        self.servers[owner] = server
         self._known.setdefault(owner, asyncio.Event()).set()
 
 
