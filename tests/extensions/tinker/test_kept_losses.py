@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from loss_requests import datum, message
-from test_tinker_app import Client, ScriptedServer, serving
+from scripted_service import Client, ScriptedServer, serving
 from traced_losses import traced
 
 from art_extensions.tinker import app as app_module

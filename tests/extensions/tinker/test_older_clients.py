@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from loss_requests import datum, message
 from loss_requests import read as read_call
-from test_tinker_app import ScriptedServer, serving
+from scripted_service import ScriptedServer, serving
 
 from art.errors import RequestError
 from art_extensions.tinker.bodies import parse
