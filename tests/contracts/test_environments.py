@@ -285,6 +285,7 @@ def test_the_matrix_has_each_kind_and_points_to_what_is_there() -> None:
     )
 
 
+@pytest.mark.extension
 def test_the_lines_of_an_adapter_are_those_that_no_other_uses() -> None:
     folder = ROOT / "src" / "art_extensions" / "environments"
     lines = {file.name: len(file.read_text().splitlines()) for file in folder.glob("*.py")}
@@ -303,6 +304,7 @@ def test_the_lines_of_an_adapter_are_those_that_no_other_uses() -> None:
         assert adapter_lines(kind) == sum(lines[name] for name in files), kind
 
 
+@pytest.mark.extension
 def test_a_curve_is_shown_where_the_task_was_learned() -> None:
     found = table()
     cells = {line.split("|")[1].strip(): line.split("|")[-2].strip() for line in found.splitlines()}

@@ -10,6 +10,12 @@
     const plain = String(text).replaceAll(",", "");
     return plain === DASH || Number.isNaN(Number(plain)) ? -Infinity : Number(plain);
   };
+  // Whether a field has another value than the page gave it.
+  const isChosen = (field) => {
+    if (!field.options) return (field.defaultValue ?? field.value) !== field.value;
+    const given = [...field.options].findIndex((option) => option.defaultSelected);
+    return field.selectedIndex !== Math.max(0, given);
+  };
   class List {
     constructor(node) {
       this.node = node;
@@ -35,6 +41,7 @@
         this.timer = setTimeout(() => this.filter(), WAIT_MS);
       });
       this.reset();
+      if ([...this.form.elements].some(isChosen)) this.filter(); // before this script ran
     }
 
     get height() {
