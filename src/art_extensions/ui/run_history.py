@@ -50,11 +50,6 @@ class HistoryTable:
     problem: str | None = None
     """Why its file cannot be read to the end; what was read before the damage is shown."""
 
-    @classmethod
-    def read(cls, path: Path) -> HistoryTable:
-        """Returns the table of a file, which is not kept."""
-        return _KnownHistory(path).table()
-
     def column(self, name: str) -> list[float | None]:
         """Returns one number for each step, None where the step has none."""
         return [row.get(name) for row in self.steps.values()]

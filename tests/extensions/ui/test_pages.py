@@ -25,7 +25,7 @@ from art_extensions.ui.app import RunPages, export_runs
 from art_extensions.ui.conversation import visible
 from art_extensions.ui.curves import smooth
 from art_extensions.ui.export import EXPORTED, file_name
-from art_extensions.ui.run_history import HistoryTable
+from art_extensions.ui.run_history import Histories
 from art_extensions.ui.run_list import runs_page
 from art_extensions.ui.step_seconds import NESTED, nested_seconds
 
@@ -259,7 +259,7 @@ def test_any_metric_is_a_chart_with_its_held_out_twin(tmp_path: Path, read: Read
 
 
 def made_row(made: MadeRun, step: int) -> dict[str, float]:
-    return HistoryTable.read(made.model / "history.jsonl").steps[step]
+    return Histories().table(made.model / "history.jsonl").steps[step]
 
 
 @pytest.mark.parametrize(
