@@ -70,7 +70,9 @@ class Histories:
     def table(self, path: Path) -> HistoryTable:
         """Returns the table of a file as it is now."""
         with self._lock:
-            known = self._known.setdefault(path, _KnownHistory(path))
+            if path not in self._known:
+                self._known[path] = _KnownHistory(path)
+            known = self._known[path]
             self._known.move_to_end(path)
         table = known.table()
         with self._lock:
@@ -113,13 +115,17 @@ class _KnownHistory:
     def _read(self) -> str | None:
         """Reads what is new. Returns why the rest cannot be read."""
         try:
-            for row in self._history.new_rows(self._steps.clear):
+            for row in self._history.new_rows(self._forget):
                 step = row.get("step")
                 if isinstance(step, int) and not isinstance(step, bool):
                     self._add(step, row)
         except (OSError, ValueError, OverflowError) as error:
             return f"{self._path.name} cannot be read: {str(error).removeprefix(f'{self._path}, ')}"
         return None
+
+    def _forget(self) -> None:
+        self._steps.clear()
+        self._layouts.clear()
 
     def _add(self, step: int, row: Mapping[str, Any]) -> None:
         numbers = {
