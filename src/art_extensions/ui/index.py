@@ -10,7 +10,6 @@ page is read from its first key on, wherever it lies.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from art.process.files import create_private
+from art.tracking.folders import LOG_SUFFIXES
 from art_extensions.ui.access import EVERYBODY, Viewer
 from art_extensions.ui.rollout_rows import ListedRollout, rows_of_step
 from art_extensions.ui.run_files import RunFiles
@@ -213,14 +213,13 @@ class RolloutIndex:
 
 def step_stamp(run: RunFiles, split: str, step: int) -> str:
     """Returns sizes and times of the files of a step: another text once one of them has changed."""
-    logged = run.log.path(split, step)
-    files = [logged, logged.with_suffix(".jsonl")]
+    files = [run.log.path(split, step).with_suffix(end) for end in LOG_SUFFIXES]
     if split == "train":
         files.append(run.files.rollouts(step))
     parts = []
     for file in files:
         with suppress(OSError):
-            found = os.stat(file)
+            found = file.stat()
             parts.append(f"{file.name}:{found.st_size}:{found.st_mtime_ns}")
     return " ".join(parts)
 
