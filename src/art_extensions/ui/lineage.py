@@ -120,18 +120,16 @@ def lineage_of(run: RunFiles, runs: Sequence[RunFiles]) -> Lineage | None:
 def read_steps(run: RunFiles, origin: Origin | None) -> ModelSteps:
     """Returns what became of each step of a model, as its folders say."""
     kinds = {one.step: one.job.get("kind") for one in run.checkpoints()}
-    rejected, made = set[int](), set[int]()
+    rejected = set[int]()
     with suppress(OSError):
         found = (_REJECTED.fullmatch(path.name) for path in run.files.checkpoints.iterdir())
         rejected = {int(one[1]) for one in found if one is not None} - kinds.keys()
-    with suppress(OSError):
-        made = {int(path.name) for path in run.files.steps.iterdir() if path.name.isdecimal()}
     return ModelSteps(
         run,
         origin,
         kept=tuple(sorted(kinds)),
         rejected=tuple(sorted(rejected)),
-        deleted=tuple(sorted(made - kinds.keys() - rejected)),
+        deleted=tuple(sorted(run.step_folders - kinds.keys() - rejected)),
         kinds={step: str(kind) for step, kind in kinds.items() if kind},
     )
 

@@ -102,13 +102,19 @@ class RunFiles:
         return self.histories.table(self.files.history)
 
     @cached_property
+    def step_folders(self) -> frozenset[int]:
+        """The steps that have a folder, as `history`."""
+        with suppress(OSError), os.scandir(self.files.steps) as found:
+            return frozenset(int(one.name) for one in found if one.name.isdecimal() and one.is_dir())
+        return frozenset()
+
+    @cached_property
     def splits(self) -> Mapping[str, list[int]]:
         """The steps that have logged trajectories or a record, oldest first, by split, as `history`."""
         logged = self.log.by_split()
         found = {_shown(self.log.folder / split): set(steps) for split, steps in logged.items()}
-        recorded = _recorded_steps(self.files.steps)
-        if recorded:
-            found["train"] = found.get("train", set()) | recorded
+        if self.step_folders:
+            found["train"] = found.get("train", set()) | self.step_folders
         first = [name for name in SPLITS_FIRST if name in found]
         return {name: sorted(found[name]) for name in [*first, *sorted(found.keys() - set(first))]}
 
@@ -270,12 +276,6 @@ def _data_folders(root: Path) -> Iterator[tuple[str, Path]]:
                 continue
             taken.add(folder)
             yield HERE if parent == root else _shown(parent), folder
-
-
-def _recorded_steps(path: Path) -> set[int]:
-    with suppress(OSError), os.scandir(path) as found:
-        return {int(one.name) for one in found if one.name.isdecimal() and one.is_dir()}
-    return set()
 
 
 def _folders(path: Path) -> list[Path]:
