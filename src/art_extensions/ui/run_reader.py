@@ -79,8 +79,10 @@ class RunReader:
         """Returns what `art explain` says of the run, which may be a fiftieth longer now; None before its
         first step of training.
         """
-        history = run.files.history
-        size, changed = (history.stat().st_size, history.stat().st_mtime_ns) if history.exists() else (0, 0)
+        size, changed = 0, 0
+        with suppress(OSError):
+            status = run.files.history.stat()
+            size, changed = status.st_size, status.st_mtime_ns
         known = self._explanations.get(run.files.path)
         if known is not None:
             (known_size, known_change), found = known
