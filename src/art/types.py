@@ -338,8 +338,8 @@ def as_number(name: str, value: Any, whose: str = "a rollout") -> float:
     raise ConfigurationError(f"{named} of {whose} is {kind_of(value)}, not a number: {remedy}")
 
 
-LARGEST_OF_TURNS = 1e37
-"""What all numbers of the turns of a rollout may add up to: differences of such sums fit into a float32."""
+LARGEST_REWARDS = 1e37
+"""What the rewards and values of a rollout may add up to: differences of such sums fit into a float32."""
 
 
 def known_reward(trajectory: Any) -> float | None:
@@ -359,8 +359,8 @@ def unscored_reason(trajectory: Any) -> str | None:
 
 
 def _not_finite(trajectory: Any) -> str | None:
-    """Says which number of a scored trajectory is not finite, or that those of its turns are too large: their
-    estimators add them up, and compare the sums of several rollouts in the trainer's float32.
+    """Says which number of a scored trajectory is not finite, or that they are too large: estimators add them
+    up, and compare the sums of several rollouts in the trainer's float32.
     """
     numbers = {"the reward": as_number("reward", trajectory.reward)}
     for name, of_turns in (("reward", trajectory.turn_rewards), ("value", trajectory.turn_values)):
@@ -369,8 +369,8 @@ def _not_finite(trajectory: Any) -> str | None:
     for name, value in numbers.items():
         if not math.isfinite(value):
             return f"{name} is {value!r}, not a finite number"
-    if len(numbers) > 1 and sum(map(abs, numbers.values())) > LARGEST_OF_TURNS:
-        return f"the rewards and values of its turns add up to more than {LARGEST_OF_TURNS:g}"
+    if sum(map(abs, numbers.values())) > LARGEST_REWARDS:
+        return f"its rewards and values add up to more than {LARGEST_REWARDS:g}"
     return None
 
 

@@ -20,7 +20,7 @@ from art.batch.batch_types import GroupRow, RolloutRow, SampleRow
 from art.batch.build import build_batch
 from art.client.requests.train_request import train_groups
 from art.errors import ConfigurationError
-from art.types import LARGEST_OF_TURNS, known_reward
+from art.types import LARGEST_REWARDS, known_reward
 from art.wire.algorithm import OF_TURNS
 from art.wire.jobs import TrainGroup
 
@@ -66,6 +66,14 @@ def test_a_reward_of_a_turn_is_a_finite_number(reward: Any) -> None:
     assert trajectory.turn_rewards == {}
 
 
+@pytest.mark.parametrize("state", [3, b"hall", ["hall"]])
+def test_the_name_of_a_state_is_text(state: Any) -> None:
+    trajectory = art.Trajectory(messages_and_choices=[ASK, choice("s1")])
+    with pytest.raises(ConfigurationError, match="not a text, which is a state's name"):
+        trajectory.reward_turn(1, 0.5, state=state)
+    assert trajectory.turn_rewards == {} and trajectory.reward == 0.0
+
+
 def test_a_turn_whose_rewards_overflow_is_refused_where_it_is_made() -> None:
     trajectory = art.Trajectory(messages_and_choices=[ASK, choice("s1")])
     trajectory.reward_turn(1, 1e308)
@@ -99,6 +107,7 @@ WAYS_IN: dict[str, tuple[Callable[[art.Trajectory], object], str]] = {
     "a sum of float32": (of_two_turns(1e37), "add up to more than 1e[+]37"),
     "values": (lambda one: one.turn_values.update(s1=1e308, s2=-1e308), "add up to more than"),
     "the reward": (lambda one: setattr(one, "reward", -(10**400)), "the reward is -inf"),
+    "a large reward": (lambda one: setattr(one, "reward", 1e38), "add up to more than 1e[+]37"),
 }
 
 
@@ -147,7 +156,7 @@ async def test_a_reward_of_a_turn_that_is_no_number_fails_its_rollout() -> None:
 @pytest.mark.parametrize("kind", OF_TURNS)
 def test_the_largest_numbers_of_turns_can_be_trained(kind: Any) -> None:
     """Two rollouts at opposite ends of what is allowed, spread over reward, turns and values."""
-    part = LARGEST_OF_TURNS / 3
+    part = LARGEST_REWARDS / 3
     for signs in itertools.product([1, -1], repeat=3):
         whole, turn, value = (sign * part for sign in signs)
         first, second = rollout("a", whole, {"a1": turn}, 9), rollout("b", -whole, {"b1": -turn}, 10)
