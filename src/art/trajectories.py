@@ -233,8 +233,8 @@ class Trajectory(BaseModel):
 
         turn: a `Choice`, or the index of one in `messages_and_choices` (-1: the newest). state: the name of
         the state before the turn; turns in one state are compared. value: of the state after it (`progress`).
-        Raises ConfigurationError for a turn that was not sampled, a state that is no text, and what is or adds
-        up to no finite number.
+        Raises ConfigurationError for a turn that was not sampled, a state that is no text, and what is or
+        adds up to no finite number.
         """
         turns = self.messages_and_choices
         is_index = isinstance(turn, int) and -len(turns) <= turn < len(turns)
@@ -247,7 +247,7 @@ class Trajectory(BaseModel):
             if not math.isfinite(number):
                 raise ConfigurationError(f"reward_turn(): {number!r} is no finite number")
         if not isinstance(state, str | None):
-            raise ConfigurationError(f"reward_turn(state={state!r:.100}): not a text, which is a state's name")
+            raise ConfigurationError(f"reward_turn(state={state!r:.100}): a state's name is text")
         self.turn_rewards[sample] = earned
         if not isinstance(self.reward, Unscored):
             self.reward += float(reward)

@@ -69,7 +69,7 @@ def test_a_reward_of_a_turn_is_a_finite_number(reward: Any) -> None:
 @pytest.mark.parametrize("state", [3, b"hall", ["hall"]])
 def test_the_name_of_a_state_is_text(state: Any) -> None:
     trajectory = art.Trajectory(messages_and_choices=[ASK, choice("s1")])
-    with pytest.raises(ConfigurationError, match="not a text, which is a state's name"):
+    with pytest.raises(ConfigurationError, match="a state's name is text"):
         trajectory.reward_turn(1, 0.5, state=state)
     assert trajectory.turn_rewards == {} and trajectory.reward == 0.0
 

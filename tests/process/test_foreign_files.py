@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import gzip
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from art.errors import UnreadableFileError
 from art.process import foreign_files
-from art.process.foreign_files import MOST_DEPTH, open_foreign, parse_json, read_lines
+from art.process.foreign_files import (
+    MOST_DEPTH,
+    ask_foreign_blocking,
+    open_foreign,
+    parse_json,
+    read_lines,
+)
 
 
 def nested(depth: int) -> str:
@@ -69,3 +78,31 @@ def test_a_file_that_unpacks_to_a_thousandfold_is_left(
         while piece := file.read1(1 << 16):
             read += len(piece)
     assert read < 4 << 20
+
+
+def served(parts: list[bytes], headers: dict[str, str], wait_s: float = 0.0) -> httpx.MockTransport:
+    def pieces() -> Iterator[bytes]:
+        for part in parts:
+            time.sleep(wait_s)
+            yield part
+
+    return httpx.MockTransport(lambda request: httpx.Response(200, headers=headers, content=pieces()))
+
+
+@pytest.mark.parametrize(
+    ("server", "problem"),
+    [
+        (served([b"x" * 60, b"x" * 60], {}), "longer than 100 bytes"),
+        (served([b"x"], {"content-encoding": "gzip"}), "packed [(]gzip[)]"),
+        (served([b"x"] * 99, {}, wait_s=0.02), "did not end within 0.1 s"),
+    ],
+)
+def test_a_reply_is_read_within_limits(server: httpx.MockTransport, problem: str) -> None:
+    with httpx.Client(transport=server) as client, pytest.raises(UnreadableFileError, match=problem):
+        ask_foreign_blocking(client, "GET", "http://it/schema", most_bytes=100, deadline_s=0.1)
+
+
+def test_a_reply_within_its_limits_is_returned_whole() -> None:
+    with httpx.Client(transport=served([b"x" * 50, b"y" * 50], {})) as client:
+        reply = ask_foreign_blocking(client, "POST", "http://it/", most_bytes=100, deadline_s=60.0, body={})
+    assert reply.content == b"x" * 50 + b"y" * 50

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import stat
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,7 @@ MOST_RATIO = 200
 _SMALL = 64 * 1024 * 1024
 """Bytes that a file may unpack to whatever its ratio."""
 _SKIPPED = 1 << 20
+_PLAIN = {"accept-encoding": "identity"}
 
 
 def open_foreign(path: Path) -> IO[bytes]:
@@ -76,20 +78,49 @@ async def ask_foreign(
     Raises httpx's errors, and UnreadableFileError where the reply is packed, or as soon as it has more than
     `most_bytes`, without reading on.
     """
-    request = client.build_request(method, url, json=body, headers={"accept-encoding": "identity"})
+    request = client.build_request(method, url, json=body, headers=_PLAIN)
     reply = await client.send(request, stream=True)
     content = bytearray()
     try:
-        packing = reply.headers.get("content-encoding") or "identity"
-        if packing.lower() != "identity":
-            raise UnreadableFileError(f"it is packed ({packing:.40}), though asked to be plain")
+        _check_plain(reply)
         async for part in reply.aiter_raw():
-            content += part
-            if len(content) > most_bytes:
-                raise UnreadableFileError(f"it is longer than {most_bytes} bytes")
+            _add(content, part, most_bytes)
     finally:
         await reply.aclose()
     return type(reply)(reply.status_code, headers=reply.headers, content=bytes(content), request=request)
+
+
+def ask_foreign_blocking(
+    client: httpx.Client, method: str, url: str, *, most_bytes: int, deadline_s: float, body: Any = None
+) -> httpx.Response:
+    """Does what `ask_foreign` does, in a thread that may wait. deadline_s: until its end, in seconds; a later
+    end raises UnreadableFileError.
+    """
+    until = time.monotonic() + deadline_s
+    request = client.build_request(method, url, json=body, headers=_PLAIN)
+    reply = client.send(request, stream=True)
+    content = bytearray()
+    try:
+        _check_plain(reply)
+        for part in reply.iter_raw():
+            _add(content, part, most_bytes)
+            if time.monotonic() > until:
+                raise UnreadableFileError(f"it did not end within {deadline_s:g} s")
+    finally:
+        reply.close()
+    return type(reply)(reply.status_code, headers=reply.headers, content=bytes(content), request=request)
+
+
+def _check_plain(reply: httpx.Response) -> None:
+    packing = reply.headers.get("content-encoding") or "identity"
+    if packing.lower() != "identity":
+        raise UnreadableFileError(f"it is packed ({packing:.40}), though asked to be plain")
+
+
+def _add(content: bytearray, part: bytes, most_bytes: int) -> None:
+    content += part
+    if len(content) > most_bytes:
+        raise UnreadableFileError(f"it is longer than {most_bytes} bytes")
 
 
 def parse_json(text: str | bytes) -> Any:

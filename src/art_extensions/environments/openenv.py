@@ -22,7 +22,7 @@ import httpx
 
 from art.environments.adapters.environment import Scenario
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
-from art.process.foreign_files import parse_json
+from art.process.foreign_files import ask_foreign_blocking, parse_json
 from art_extensions.environments.library_environment import (
     MOST_CHARACTERS,
     AdapterOptions,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 PREFIX, EXTRA = "openenv:", "openenv"
 MOST_MEGABYTES = 16.0
-"""Limit of one message of the server."""
+"""Limit of one message of the server, and of its schemas."""
 FULL_POLL_S = 1.0
 """Longest wait until a server that has no session left is asked again."""
 FULL = "End other programs that use the server, or raise its max_concurrent_envs"
@@ -353,10 +353,18 @@ def _schema(full: str, url: str, deadline_s: float) -> dict[str, dict[str, Any]]
     """Returns the JSON schemas of KINDS. Raises ConfigurationError."""
     if not url.startswith(("http://", "https://")):
         raise ConfigurationError(f"{full}: write the address of a running server: openenv:http://HOST:PORT")
+    with httpx.Client(timeout=deadline_s) as client:
+        return read_schema(client, full, url, deadline_s)
+
+
+def read_schema(client: httpx.Client, full: str, url: str, deadline_s: float) -> dict[str, dict[str, Any]]:
+    """Returns the schemas that a server has. Raises ConfigurationError."""
+    most = int(MOST_MEGABYTES * 2**20)
     try:
-        answer = httpx.get(f"{url}/schema", timeout=deadline_s)
-        answer.raise_for_status()
-        schema = {"reset_observation": {"properties": {}}, **answer.json()}  # 0.3 has none
+        answer = ask_foreign_blocking(
+            client, "GET", f"{url}/schema", most_bytes=most, deadline_s=deadline_s
+        ).raise_for_status()
+        schema = {"reset_observation": {"properties": {}}, **parse_json(answer.content)}  # 0.3 has none
         for kind in KINDS:
             dict(schema[kind]["properties"])
         return {kind: schema[kind] for kind in KINDS}
@@ -367,7 +375,7 @@ def _schema(full: str, url: str, deadline_s: float) -> dict[str, dict[str, Any]]
             "give its address"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{full}: {url}/schema is no schema of OpenEnv: {error!r}") from error
+        raise ConfigurationError(f"{full}: {url}/schema is no schema of OpenEnv: {error!r:.500}") from error
 
 
 def _action_field(full: str, fields: Mapping[str, Any], chosen: str | None) -> str | None:

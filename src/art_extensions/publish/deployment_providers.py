@@ -25,6 +25,7 @@ from art.client.publishing import LoRADeploymentJob
 from art.errors import ConfigurationError, DeploymentError, LoRADeploymentTimedOutError, extra_needed
 from art.extensions import STORAGE, load_extension
 from art.process.environment import TOGETHER_API_KEY, TOGETHER_BASE_URL, WANDB_API_KEY, variable
+from art.process.foreign_files import ask_foreign_blocking, parse_json
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from art_extensions.publish.deployment import (
     DeployedAdapter,
@@ -34,11 +35,15 @@ from art_extensions.publish.deployment import (
 )
 
 if TYPE_CHECKING:
+    import httpx
+
     from art.backend import AnyTrainableModel
 
 BASE_URL = "https://api.together.xyz/v1"
 SIGNED_S = 4 * 3600
 REQUEST_S = 60.0
+MOST_BYTES = 4 << 20
+"""Limit of one answer of a provider."""
 _ENDED = ("Complete", "Failed")
 
 
@@ -143,11 +148,21 @@ def _ask(
 
     headers = {"Authorization": f"Bearer {variable(TOGETHER_API_KEY)}"}
     url = f"{config.base_url.rstrip('/')}{path}"
+    with httpx.Client(headers=headers, timeout=REQUEST_S) as client:
+        return ask_provider(client, method, url, body)
+
+
+def ask_provider(client: httpx.Client, method: str, url: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns what the provider answers. Raises DeploymentError."""
+    import httpx
+
     try:
-        reply = httpx.request(method, url, json=body, headers=headers, timeout=REQUEST_S)
-        found = reply.json() if reply.status_code < 400 else {}
-    except (httpx.HTTPError, ValueError) as error:
-        raise DeploymentError(f"{method} {url} failed: {error!r}") from error
+        reply = ask_foreign_blocking(
+            client, method, url, most_bytes=MOST_BYTES, deadline_s=REQUEST_S, body=body
+        )
+        found = parse_json(reply.content) if reply.status_code < 400 else {}
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise DeploymentError(f"{method} {url} failed: {error!r:.500}") from error
     if reply.status_code >= 400:
         raise DeploymentError(
             f"{method} {url} was answered with {reply.status_code}: {reply.text[:500]}", reply.status_code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from functools import cache
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from art.engine.constraints import Grammars
 PARAMETERS = {"type": "object", "properties": {"word": {"type": "string"}}}
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": PARAMETERS}}]
 VOCABULARY = 512
+ADDRESS = "http://127.0.0.1:9"
 USER = {"role": "user", "content": "hello"}
 
 
@@ -36,29 +37,56 @@ def judge_reply(content: bytes, place: Place) -> object:
     return answers
 
 
-def _server_of(content: bytes) -> httpx.AsyncClient:
-    """A client of a server: a first line has the status and how the body is packed, then comes the body, in
-    pieces of 1,000 bytes.
-    """
+class _Pieces(httpx.AsyncByteStream, httpx.SyncByteStream):
+    """A body in pieces of 1,000 bytes."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self._body), 1000):
+            yield self._body[start : start + 1000]
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in iter(self):
+            yield piece
+
+
+def _server_of(content: bytes) -> httpx.MockTransport:
+    """A server: a first line has the status and how the body is packed, then comes the body."""
     first, _, body = content.partition(b"\n")
     status, _, packing = first.decode("utf-8", "replace").partition(" ")
 
-    async def pieces() -> AsyncIterator[bytes]:
-        for start in range(0, len(body), 1000):
-            yield body[start : start + 1000]
-
     def answer(request: httpx.Request) -> httpx.Response:
         code = int(status) if status in ("200", "404", "500") else 200
-        return httpx.Response(code, headers={"content-encoding": packing.encode()}, content=pieces())
+        return httpx.Response(code, headers={"content-encoding": packing.encode()}, stream=_Pieces(body))
 
-    return httpx.AsyncClient(base_url="http://127.0.0.1:9", transport=httpx.MockTransport(answer))
+    return httpx.MockTransport(answer)
+
+
+def _client_of(content: bytes) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=ADDRESS, transport=_server_of(content))
+
+
+def schema_reply(content: bytes, place: Place) -> object:
+    from art_extensions.environments.openenv import read_schema
+
+    with httpx.Client(transport=_server_of(content)) as client:
+        return read_schema(client, "openenv:it", ADDRESS, 5.0)
+
+
+def provider_reply(content: bytes, place: Place) -> object:
+    from art_extensions.publish.deployment_providers import ask_provider
+
+    with httpx.Client(transport=_server_of(content)) as client:
+        return ask_provider(client, "GET", f"{ADDRESS}/fine-tunes", None)
 
 
 def environment_reply(content: bytes, place: Place) -> object:
     from art_extensions.environments.environment_server import EnvironmentServer, ServerSession
 
     async def ask() -> object:
-        async with _server_of(content) as client:
+        async with _client_of(content) as client:
             server = EnvironmentServer("it", deadline_s=5.0, connections=1)
             return await ServerSession("it", client, server, asyncio.Semaphore(1), 5.0).ask("/verify", {})
 
@@ -74,7 +102,7 @@ def teacher_reply(content: bytes, place: Place) -> object:
     teacher, row = HttpTeacher(spec, TeacherSettings(attempts=1)), [5, 6, 7]
 
     async def ask() -> object:
-        async with _server_of(content) as client:
+        async with _client_of(content) as client:
             return teacher._read(row, await teacher._ask(client, row))
 
     return asyncio.run(ask())
