@@ -64,7 +64,10 @@ def tinker(
                 raise ConfigurationError("set ART_API_KEY to the key of the server that --server names")
             connect = service.remote_connect(server.rstrip("/").removesuffix("/v1"), key)
         folder = (data_dir / "tinker").absolute()
-        asyncio.run(service.serve(folder, connect, host=host, port=port, on_ready=print_variables))
+        serving = service.serve(
+            folder, connect, base_models=base_model or (), host=host, port=port, on_ready=print_variables
+        )
+        asyncio.run(serving)
 
 
 def _local(data_dir: Path, engine: str, base_models: list[str], *, turns: bool) -> Any:

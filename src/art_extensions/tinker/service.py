@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +91,25 @@ def make_service(folder: Path, connect: Connect) -> tuple[TinkerRoutes, str]:
 
 
 async def serve(
-    folder: Path, connect: Connect, *, host: str, port: int, on_ready: Callable[[str, str], None]
+    folder: Path,
+    connect: Connect,
+    *,
+    base_models: Sequence[str] = (),
+    host: str,
+    port: int,
+    on_ready: Callable[[str, str], None],
 ) -> None:
-    """Serves until a signal. on_ready: is called with the address and the key.
+    """Serves until a signal. base_models: are loaded first, so that the capabilities name them. on_ready: is
+    called with the address and the key.
 
     Raises FolderInUseError where another process serves the folder, DiskError, and what keeps the server
     behind it from serving.
     """
     lock = await asyncio.to_thread(_lock, folder)
-    await connect(None).served()
+    server = connect(None)
+    await server.served()
+    for base in base_models:
+        await server.load_base(base)
     routes, key = make_service(folder, connect)
     listener = listen(host, port)
     config = uvicorn.Config(
@@ -111,9 +121,9 @@ async def serve(
         lifespan="on",
     )
     address = f"http://{host}:{listener.getsockname()[1]}"
-    server = _Told(config, lambda: on_ready(address, key), routes.closing.set)
+    front = _Told(config, lambda: on_ready(address, key), routes.closing.set)
     try:
-        await server.serve(sockets=[listener])
+        await front.serve(sockets=[listener])
     finally:
         os.close(lock)
 
