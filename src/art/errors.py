@@ -104,6 +104,12 @@ _OTHER_NAMES: Mapping[str, str] = MappingProxyType(
         "expected_step": "step",
         "epochs": "num_epochs num_train_epochs",
         "batch_size": "per_device_train_batch_size",
+        "max_tokens": "max_new_tokens max_output_tokens n_predict num_predict",
+        "reasoning_effort": "enable_thinking reasoning think thinking thinking_budget",
+        "seed": "random_seed sampling_seed",
+        "stop": "stop_sequences stop_words",
+        "structured_outputs": "ebnf format grammar json_schema regex",
+        "temperature": "temp",
     }
 )
 """Names here -> what other libraries and papers call the same."""

@@ -384,11 +384,11 @@ def _dialects(
 ) -> dict[str, Dialect]:
     """The ways to ask for completions, by address; `/r/{rollout}` may stand before each."""
     threads = TenantThreads()
-    completions = Completions(service, limits, threads)
+    completions = Completions(service, limits, threads, left_out)
     found: dict[str, Dialect] = {
-        "/v1/chat/completions": ChatCompletions(service, limits, threads),
+        "/v1/chat/completions": ChatCompletions(service, limits, threads, left_out),
         "/v1/completions": completions,
-        "/inference/v1/generate": TokenCompletions(service, limits, threads, completions.raw),
+        "/inference/v1/generate": TokenCompletions(service, limits, threads, raw=completions.raw),
     }
     for extension in load_extensions(DIALECT).values():
         found |= extension.make(service, limits, threads, left_out)

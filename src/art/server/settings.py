@@ -203,7 +203,7 @@ class LimitSettings(Strict):
     stored_responses: int = Field(default=64 * 1024 * 1024, ge=0)
     """Bytes of responses (/v1/responses) kept in memory to be continued by their id; the oldest go first."""
     strict_requests: bool = False
-    """Refuse unknown fields and tools of providers, which `/v1/responses` and `/v1/messages` leave out."""
+    """Refuse unknown fields and tools of providers, which completions, responses and messages leave out."""
     rollout_text_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """What one scoped rollout may say and be told, as text kept until its trajectory is made."""
 

@@ -240,7 +240,10 @@ async def test_thinking_is_told_apart(live: Live) -> None:
         ({"messages": [{"role": "wizard", "content": ""}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
-        ({"stream": True, "stream_options": {"surprise": 1}}, "stream_options.surprise"),
+        (
+            {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+            "stream_options.continuous_usage_stats",
+        ),
     ],
 )
 async def test_what_is_not_supported_is_refused_by_name(live: Live, change: dict, named: str) -> None:

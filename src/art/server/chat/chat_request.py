@@ -17,7 +17,13 @@ from pydantic import Field
 from art.engine.constraints import LONGEST_CONSTRAINT
 from art.engine.protocol import Constraint
 from art.server.chat.messages import MESSAGE, TOOL, message_size, read_messages, read_tools, sample_hint
-from art.server.chat.request_fields import RequestField, RequestSchema, check_object, declared_fields
+from art.server.chat.request_fields import (
+    LeftOutParts,
+    RequestField,
+    RequestSchema,
+    check_object,
+    declared_fields,
+)
 from art.server.ledger.stitching import tools_key_and_size
 from art.wire.quoting import is_longer_than, quote_value
 from art.wire.request_values import (
@@ -70,12 +76,14 @@ def _stream_options(request: ChatRequest, name: str, value: dict[str, Any]) -> N
     for option, wanted in value.items():
         if option == "include_usage" and isinstance(wanted, bool):
             request.include_usage = wanted
-        elif option not in _IDLE_OPTIONS or wanted:
+        elif wanted and (option in _IDLE_OPTIONS or request.left_out is None):
             refuse(
                 f"stream_options.{option} = {quote_value(wanted)} is not supported; supported: include_usage",
                 f"stream_options.{option}",
                 "unsupported_parameter",
             )
+    if request.left_out is not None:
+        request.left_out.skip_others(value, _IDLE_OPTIONS, name, name, "a stream has no such part")
 
 
 def _template_arguments(request: ChatRequest, name: str, value: dict[str, Any]) -> None:
@@ -290,6 +298,8 @@ class ChatRequest(SamplingParameters):
     """What asked for it."""
     sample_hint: str | None = None
     """The sample that the newest assistant message says it is."""
+    left_out: LeftOutParts | None = None
+    """Notes what does not act. None: that is refused."""
 
     @property
     def read_calls(self) -> bool:
@@ -317,14 +327,18 @@ CHAT = RequestSchema(
         "add_special_tokens": RequestField(Idle("the chat format writes them", False)),
     },
     required=("model", "messages"),
+    elsewhere=("prompt", "input", "instructions", "system"),
 )
 
 
-def read_chat_request(body: Any, *, max_n: int) -> ChatRequest:
-    """The request of a decoded JSON body. Raises: RequestError naming the field."""
+def read_chat_request(body: Any, *, max_n: int, left_out: LeftOutParts | None = None) -> ChatRequest:
+    """The request of a decoded JSON body. left_out: notes unknown fields, which are refused without it.
+
+    Raises: RequestError naming the field.
+    """
     check_object(body)
-    request = ChatRequest()
-    CHAT.read(request, body)
+    request = ChatRequest(left_out=left_out)
+    CHAT.read(request, body, left_out)
     _check_together(request, max_n)
     _check_choice(request)
     request.sample_hint = sample_hint(body["messages"])

@@ -5,7 +5,7 @@ the OpenAPI document. `OTHER_FIELDS` lists the fields of OpenAI's, vLLM's and An
 act: a client that sends what other servers take is served, unless that would change what is learned without
 the ledger knowing. `docs/reference/endpoint.md` has the table; a test holds it to this one.
 
-The dialects of agents are open: nobody here can edit those programs, and each release of them brings fields.
+The dialects that agents speak are open: nobody here can edit those programs, and each release brings fields.
 What such a request has and nothing here acts on, its `LeftOutParts` notes once and counts. A name that acts
 in another dialect, or looks like one that acts, is refused everywhere: leaving it out would change the reply.
 """
@@ -111,6 +111,25 @@ OTHER_FIELDS: Mapping[str, Idle] = MappingProxyType(
         "thinking_token_budget": _only(f"{_OTHER_WEIGHTS}: limit the reply with `max_tokens`"),
         "use_beam_search": _only("a beam is not a sample of the distribution", False),
         "watermarking": _only(_OTHER_WEIGHTS, False),
+        **dict.fromkeys(("typical_p", "tfs_z", "num_beams"), _only(_OTHER_WEIGHTS, 1)),
+        **dict.fromkeys(
+            (
+                "top_a",
+                "mirostat",
+                "dry_multiplier",
+                "xtc_probability",
+                "penalty_alpha",
+                "no_repeat_ngram_size",
+            ),
+            _only(_OTHER_WEIGHTS, 0),
+        ),
+        "top_n_sigma": _only(_OTHER_WEIGHTS, -1),
+        "do_sample": _only("for greedy replies send `temperature` = 0", True),
+        "safe_prompt": _only(f"{_OTHER_PROMPT}: send a system message", False),
+        **dict.fromkeys(
+            ("extra_body", "options", "parameters", "sampling_params", "generation_config"),
+            _only("put its fields into the body itself", {}),
+        ),
         "repetition_detection": _only("use `stop` or `max_tokens`"),
         "vllm_xargs": _only("the server has no vLLM extensions", {}),
         "return_prompt_text": _only("send `return_token_ids`: the prompt is its ids", False),
@@ -211,7 +230,7 @@ class RequestSchema:
         required: tuple[str, ...] = (),
         idle: Mapping[str, Idle] = OTHER_FIELDS,
         quoted: int = WHOLE_VALUE,
-        elsewhere: Mapping[str, RequestField] | None = None,
+        elsewhere: Collection[str] | None = None,
     ) -> None:
         self.fields = fields
         self.required = required

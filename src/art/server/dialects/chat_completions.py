@@ -29,7 +29,7 @@ from art.server.dialects.completion_service import (
     complete_request,
     stream_reply_events,
 )
-from art.server.dialects.dialect import DONE, Dialect, data_event, send_stream
+from art.server.dialects.dialect import DONE, AgentDialect, data_event, send_stream
 from art.server.http import Scope, Send, error_body, send_json
 
 
@@ -127,12 +127,14 @@ def _change(event: ReplyDelta | ChoiceFinished) -> dict[str, Any]:
     return change
 
 
-class ChatCompletions(Dialect):
+class ChatCompletions(AgentDialect):
     """Answers chat completions, whole or streamed."""
+
+    route = "/v1/chat/completions"
 
     def read(self, scope: Scope, body: Any) -> ChatRequest:
         """The request of a decoded body. Raises: RequestError."""
-        return read_chat_request(body, max_n=self.limits.max_n)
+        return read_chat_request(body, max_n=self.limits.max_n, left_out=self.left_out)
 
     async def answer(self, scope: Scope, request: ChatRequest, send: Send) -> None:
         """Sample what is asked for."""

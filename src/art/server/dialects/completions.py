@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -39,7 +40,14 @@ from art.server.dialects.completions_request import (
     RawPromptService,
     read_completions_request,
 )
-from art.server.dialects.dialect import DONE, Dialect, StreamWriter, data_event, rollout_of, send_stream
+from art.server.dialects.dialect import (
+    DONE,
+    AgentDialect,
+    StreamWriter,
+    data_event,
+    rollout_of,
+    send_stream,
+)
 from art.server.http import Scope, Send, TenantThreads, error_body, run_in_thread_if_large, send_json
 from art.server.settings import LimitSettings
 from art.server.tenancy import tenant_in
@@ -173,23 +181,26 @@ _REMEMBERED_SHARE = 8
 """The divisor of the limit of tokens remembered by stitching that gives the limit for raw prompts."""
 
 
-class Completions(Dialect):
+class Completions(AgentDialect):
     """Answers completions of raw prompts, whole or streamed."""
+
+    route = "/v1/completions"
 
     def __init__(
         self,
         service: CompletionService,
         limits: LimitSettings,
         threads: TenantThreads | None = None,
+        counts: Counter[tuple[str, str]] | None = None,
         raw: RawPromptService | None = None,
     ) -> None:
         """raw: shared by the dialects of raw prompts, so that one goes on from what another has answered."""
-        super().__init__(service, limits, threads)
+        super().__init__(service, limits, threads, counts)
         self.raw = raw or RawPromptService(max_tokens=limits.remembered_tokens // _REMEMBERED_SHARE)
 
     def read(self, scope: Scope, body: Any) -> CompletionsRequest:
         """The request of a decoded body. Raises: RequestError."""
-        return read_completions_request(body, max_n=self.limits.max_n)
+        return read_completions_request(body, max_n=self.limits.max_n, left_out=self.left_out)
 
     async def answer(self, scope: Scope, request: CompletionsRequest, send: Send) -> None:
         """Sample what is asked for."""

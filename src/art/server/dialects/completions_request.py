@@ -22,6 +22,7 @@ from art.server.chat.chat_request import CHAT, ChatRequest, read_chat_request
 from art.server.chat.prompt_and_reply import Completion, PreparedRequest, check_texts_fit
 from art.server.chat.request_fields import (
     OTHER_FIELDS,
+    LeftOutParts,
     RequestField,
     RequestSchema,
     check_object,
@@ -103,30 +104,39 @@ COMPLETIONS = RequestSchema(
         **_OWN,
     },
     required=("model", "prompt"),
+    elsewhere=(*CHAT.fields, "input"),
 )
 
 
-def read_completions_request(body: Any, *, max_n: int) -> CompletionsRequest:
-    """The request of a decoded JSON body. Raises: RequestError naming the field."""
+def read_completions_request(
+    body: Any, *, max_n: int, left_out: LeftOutParts | None = None
+) -> CompletionsRequest:
+    """The request of a decoded JSON body. left_out: notes unknown fields, which are refused without it.
+
+    Raises: RequestError naming the field.
+    """
     check_object(body)
+    COMPLETIONS.check_number(body)
     for name, value in body.items():
         if name not in COMPLETIONS.fields:
-            COMPLETIONS.check_other_field(name, value)
+            COMPLETIONS.check_other_field(name, value, left_out)
     if "prompt" not in body:
         refuse("'prompt' is missing", "prompt", "missing_parameter")
-    request = _read_fields(body, max_n)
+    request = _read_fields(body, max_n, left_out)
     request.prompts = read_prompts(body["prompt"])
     _fits_together(request, max_n)
     return request
 
 
-def _read_fields(body: dict[str, Any], max_n: int) -> CompletionsRequest:
+def _read_fields(
+    body: dict[str, Any], max_n: int, left_out: LeftOutParts | None = None
+) -> CompletionsRequest:
     """Returns the request of a body but for its prompts."""
     shared = {name: body[name] for name in _AS_IN_CHAT if name in body}
     samples = not (body.get("max_tokens") == 0 and COMPLETIONS.read_field("echo", body.get("echo")))
     if not samples:
         shared["max_tokens"] = 1
-    sampling = read_chat_request({**shared, "messages": _NO_MESSAGES}, max_n=max_n)
+    sampling = read_chat_request({**shared, "messages": _NO_MESSAGES}, max_n=max_n, left_out=left_out)
     sampling.messages = []
     if sampling.max_tokens is None:
         sampling.max_tokens = _DEFAULT_MAX_TOKENS

@@ -238,7 +238,7 @@ async def _await_gone(receive: Receive, gone: _ClientGone) -> None:
 
 
 class AgentDialect(Dialect):
-    """A dialect of agents, programs that nobody here can edit: what cannot change a reply it leaves out."""
+    """A dialect that agents speak, which nobody here can edit: what cannot change a reply it leaves out."""
 
     route: str
     """The name under which it is logged and counted."""

@@ -94,7 +94,7 @@ class Metrics:
         for (route, method, status), number in requests.ended.items():
             labels = {"route": route, "method": method, "status": str(status)}
             families.counter("art_requests", about, number, **labels)
-        about = "Parts of agents' requests that do not act: unknown fields, tools that run at a provider"
+        about = "Parts of requests that do not act: unknown fields, tools that run at a provider"
         for (route, kind), number in self._counts.left_out.items():
             families.counter("art_left_out", about, number, route=route, kind=kind)
         about = "Seconds from a request's head to the last byte of its reply"
