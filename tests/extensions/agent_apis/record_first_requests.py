@@ -97,6 +97,20 @@ def chat_completions(call: Call) -> Events:
     return [{**head, **part} for part in (*parts, {"choices": [], "usage": usage})]
 
 
+def in_one_piece(events: Events) -> dict[str, Any]:
+    """The reply of which these are the stream; a stream of Responses has it at its end."""
+    if "choices" not in events[0]:
+        whole: dict[str, Any] = events[-1].get("response", events[-1])
+        return whole
+    (said,), (end,) = (one["choices"] for one in events[:2])
+    choice = {
+        "index": 0,
+        "message": {"content": None, **said["delta"]},
+        "finish_reason": end["finish_reason"],
+    }
+    return {**events[-1], "object": "chat.completion", "choices": [choice]}
+
+
 STREAMS = {"/messages": messages, "/responses": responses, "/chat/completions": chat_completions}
 
 
@@ -138,8 +152,8 @@ class Answer(BaseHTTPRequestHandler):
             named = (f"event: {one['type']}\n" if "type" in one else "" for one in events)
             lines = [f"{name}data: {json.dumps(one)}\n\n" for name, one in zip(named, events, strict=True)]
             self.reply("".join([*lines, "data: [DONE]\n\n"]).encode(), "text/event-stream")
-        else:  # of Responses alone is the whole in its stream
-            self.reply(json.dumps(events[-1].get("response", events[-1])).encode(), "application/json")
+        else:
+            self.reply(json.dumps(in_one_piece(events)).encode(), "application/json")
 
     def reply(self, body: bytes, kind: str) -> None:
         self.send_response(200)

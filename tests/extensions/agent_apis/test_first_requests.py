@@ -22,6 +22,10 @@ from waiting import DEADLINE_S
 
 FOLDER = Path(__file__).parent / "first_requests"
 RECORDED = sorted(path.stem for path in FOLDER.glob("*.json"))
+AGENTS_OF_THE_FIELD = {
+    *("aider", "claude-code", "cline", "codex", "continue", "mini-swe-agent", "mistral-vibe"),
+    *("openai-agents", "opencode", "openhands-sdk", "pi-chat", "qwen-code"),
+}
 LEFT_OUT: dict[str, set[str]] = {
     "claude-code": set(),
     "claude-code-thinking": {"thinking.budget_tokens"},
@@ -68,7 +72,10 @@ def offered(body: dict[str, Any]) -> list[str]:
 
 
 def test_the_corpus_has_the_agents_of_the_field() -> None:
-    assert set(RECORDED) >= LEFT_OUT.keys() | {"aider", "opencode", "qwen-code", "pi-chat"}
+    assert set(RECORDED) >= LEFT_OUT.keys() | AGENTS_OF_THE_FIELD
+    for agent in RECORDED:
+        asked = [request for request in read_recorded(agent)["requests"] if request["method"] == "POST"]
+        assert asked and all(request["body"]["model"] for request in asked), agent
 
 
 def read_recorded(agent: str) -> dict[str, Any]:
@@ -99,6 +106,20 @@ async def test_an_agent_s_first_requests_are_served(
     counted = {name: number for (_, name), number in wide.app.counts.left_out.items()}
     posts = sum(request["method"] == "POST" for request in recorded["requests"])
     assert set(counted.values()) <= {posts}
+
+
+@pytest.mark.parametrize("agent", RECORDED)
+async def test_a_field_that_the_agent_s_next_version_brings_is_no_outage(wide: Live, agent: str) -> None:
+    request = next(one for one in read_recorded(agent)["requests"] if one["method"] == "POST")
+    body = {**request["body"], "model": "tiny"}
+    path = request["path"].partition("?")[0]
+    async with httpx.AsyncClient(base_url=wide.url, headers={"x-api-key": KEY}, timeout=240) as client:
+        for more in ({}, {"diagnostics_of_the_agent": {"turn": 1}}):
+            reply = await client.post(request["path"], json={**body, **more})
+            assert reply.status_code == 200, reply.text
+    plain, newer = wide.engine.requests
+    assert plain.sampling == newer.sampling and list(plain.prompt_ids) == list(newer.prompt_ids)
+    assert wide.app.counts.left_out[path, "diagnostics_of_the_agent"] == 1
 
 
 async def test_a_strict_server_refuses_what_others_leave_out(
