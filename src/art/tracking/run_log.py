@@ -177,7 +177,8 @@ class RunLog:
             wandb.log(model, self.config.values, row, shown.everywhere, history)
         report(model, row, self.config.values, shown)
         if keep and entry.split == "train":
-            report_checkpoint(model, entry.step, ModelPaths(folder).checkpoints / f"{entry.step:04d}")
+            saved, wandb = ModelPaths(folder).checkpoints / f"{entry.step:04d}", self._wandb_of(model)
+            report_checkpoint(model, self.config.values, entry.step, saved, wandb)
 
     def _go_on(self, folder: Path, found: dict[str, Any]) -> None:
         """Go on from the sums in the file, if it is another file or another program has added to it."""

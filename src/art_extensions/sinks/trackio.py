@@ -53,7 +53,8 @@ class TrackioSink:
         """Stores the adapter of a step as a version of the run's artifact, with the alias `step7`."""
         from trackio.artifact import Artifact  # not in the first versions that this file works with
 
-        adapter = Artifact(safe_name(self._name, _UNSAFE, _LONGEST_NAME), "model", metadata={"step": step})
+        facts = {"step": step, "config": self._config}
+        adapter = Artifact(safe_name(self._name, _UNSAFE, _LONGEST_NAME), "model", metadata=facts)
         for file in files:
             adapter.add_file(file)
         SQLiteStorage.commit_artifact_version(

@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import json
 import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from art.errors import ConfigurationError, install_command, is_installed
 from art.tracking.names import SECTIONS, SPLITS, STEP_COLUMN
 from art.tracking.run_facts import FACTS
-from art.tracking.sinks.sink import TableRow
+from art.tracking.sinks.sink import TableRow, safe_name
 from art_extensions.sinks.tags import LONGEST_TAG, run_tags
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from art.backend import AnyModel
 
 
 _NOT_IN_AN_ID = re.compile(r"[/\\#?%:]")
+_NOT_IN_AN_ARTIFACT = re.compile(r"[^A-Za-z0-9._-]")
+_LONGEST_ARTIFACT = 100
 
 
 class RunKey(NamedTuple):
@@ -148,13 +152,33 @@ class OpenRuns:
         history: History | None = None,
     ) -> None:
         """Logs a row to the run. A run that the program has ended is continued. history: for its charts."""
+        self._act(key, config, patience_s, lambda run: run.log(row, history))
+
+    def keep_files(
+        self,
+        key: RunKey,
+        config: Mapping[str, Any],
+        step: int,
+        files: Sequence[Path],
+        patience_s: float | None = None,
+    ) -> None:
+        """Logs the adapter of a step to the run. A run that the program has ended is continued."""
+        self._act(key, config, patience_s, lambda run: run.keep_files(key, config, step, files))
+
+    def _act(
+        self,
+        key: RunKey,
+        config: Mapping[str, Any],
+        patience_s: float | None,
+        act: Callable[[_Run], None],
+    ) -> None:
         with self._lock:
             run = self._get(key, config, patience_s)
             try:
-                run.log(row, history)
+                act(run)
             except import_module("wandb").UsageError:
                 del self._runs[key]
-                self._get(key, config, patience_s).log(row, history)
+                act(self._get(key, config, patience_s))
 
     def finish_charts(self) -> None:
         """Draws the charts of all runs that have rows since they were drawn last. Waits for no other call."""
@@ -256,6 +280,15 @@ class _Run:
                 values |= self._charts(history)
         self.run.log(values)
 
+    def keep_files(self, key: RunKey, config: Mapping[str, Any], step: int, files: Sequence[Path]) -> None:
+        """W&B copies the files before it returns, and uploads the copies: a step may be deleted meanwhile."""
+        name = f"{safe_name(key.run_id or key.name, _NOT_IN_AN_ARTIFACT, _LONGEST_ARTIFACT)}-adapter"
+        facts = {"step": step, "config": json.loads(json.dumps(dict(config), default=str))}
+        adapter = import_module("wandb").Artifact(name, type="model", metadata=facts)
+        for file in files:
+            adapter.add_file(str(file))
+        self.run.log_artifact(adapter, aliases=["latest", f"step{step}"])
+
     def draw_last(self) -> None:
         """Draws the charts if there are rows that they lack."""
         if self._history is not None and self._rows > self._drawn_at:
@@ -296,7 +329,7 @@ class WandbSink:
 
     def open(self, model: AnyModel, config: Mapping[str, Any]) -> Any:
         """Returns W&B's run, started if it is not open; None where W&B failed."""
-        return self._log_row(model, config, None)
+        return self._try(model, lambda patience_s: open_runs().open(_key(model), config, patience_s))
 
     def configure(self, model: AnyModel, config: Mapping[str, Any]) -> None:
         """Adds to the run's config, if the run is open."""
@@ -311,16 +344,21 @@ class WandbSink:
         history: History,
     ) -> None:
         """Reports a row, tables and charts; the x axis is `training_step`: rows may come out of order."""
-        self._log_row(model, config, row, tables, history)
 
-    def _log_row(
-        self,
-        model: AnyModel,
-        config: Mapping[str, Any],
-        row: Mapping[str, Any] | None,
-        tables: Mapping[str, Sequence[TableRow]] = MappingProxyType({}),
-        history: History | None = None,
-    ) -> Any:
+        def report(patience_s: float | None) -> None:
+            shown = {name: _table(rows) for name, rows in tables.items()}
+            open_runs().log(_key(model), config, {**row, **shown}, patience_s, history)
+
+        self._try(model, report)
+
+    def checkpoint(
+        self, model: AnyModel, config: Mapping[str, Any], step: int, files: Sequence[Path]
+    ) -> None:
+        """Keeps the adapter of a step as a version of an artifact of the type `model`."""
+        key = _key(model)
+        self._try(model, lambda patience_s: open_runs().keep_files(key, config, step, files, patience_s))
+
+    def _try(self, model: AnyModel, act: Callable[[float | None], Any]) -> Any:
         asked = model.report_metrics is not None
         if not is_installed("wandb"):
             text = f"Weights & Biases is not installed: {install_command('wandb')}"
@@ -330,10 +368,7 @@ class WandbSink:
             return None
         patience = None if asked else UNASKED_PATIENCE_S
         try:
-            if row is None:
-                return open_runs().open(_key(model), config, patience)
-            shown = {name: _table(rows) for name, rows in tables.items()}
-            open_runs().log(_key(model), config, {**row, **shown}, patience, history)
+            return act(patience)
         except Exception as error:  # W&B raises errors of many kinds; none may end a training unasked
             if asked:
                 raise

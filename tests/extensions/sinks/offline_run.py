@@ -37,13 +37,14 @@ def records(path: Path) -> Iterator[Record]:
 
 
 class OfflineRun:
-    """Name, project, config, axes and rows of a run."""
+    """Name, project, config, axes, rows and models of a run."""
 
     def __init__(self, path: Path) -> None:
         self.folder = path.parent
         self.rows: list[dict[str, Any]] = []
         self.config: dict[str, Any] = {}
         self.axes: dict[str, str] = {}
+        self.artifacts: list[dict[str, Any]] = []
         for record in records(path):
             kind = record.WhichOneof("record_type")
             if kind == "run":
@@ -59,6 +60,8 @@ class OfflineRun:
                 self._configure(record.config.update)
             elif kind == "metric":
                 self.axes[record.metric.name or record.metric.glob_name] = record.metric.step_metric
+            elif kind == "artifact" and record.artifact.type == "model":  # a table is one of another type
+                self.artifacts.append(_artifact(record.artifact))
             elif kind == "history":
                 items = {
                     item.key or ".".join(item.nested_key): item.value_json for item in record.history.item
@@ -68,6 +71,13 @@ class OfflineRun:
     def _configure(self, updates: Any) -> None:
         for update in updates:
             self.config[update.key or ".".join(update.nested_key)] = json.loads(update.value_json)
+
+
+def _artifact(logged: Any) -> dict[str, Any]:
+    """What was logged, and what the staged files hold that `wandb sync` uploads."""
+    staged = {one.path: Path(one.local_path).read_text() for one in logged.manifest.contents}
+    facts = {"metadata": json.loads(logged.metadata), "aliases": sorted(logged.aliases), "files": staged}
+    return {"name": logged.name, "type": logged.type, **facts}
 
 
 def offline_runs(folder: Path) -> list[OfflineRun]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ def runs(tmp_path, monkeypatch, fresh_wandb) -> Iterator:
 
     for name, value in {
         "WANDB_MODE": "offline",
-        "WANDB_DIR": str(tmp_path),
+        **dict.fromkeys(("WANDB_DIR", "WANDB_DATA_DIR", "WANDB_CACHE_DIR"), str(tmp_path)),
         "WANDB_SILENT": "true",
         "WANDB_CONSOLE": "off",
         "WANDB_DISABLE_GIT": "true",
@@ -216,6 +217,48 @@ async def test_trajectories_are_shown_where_they_are_asked_for(tmp_path, runs, m
     (run,) = runs()
     shown = [(row["training_step"], row.get("val/trajectories.nrows")) for row in run.rows]
     assert shown == [(1, None), (2, 1)]
+
+
+def write_checkpoint(model: art.TrainableModel, step: int) -> Path:
+    folder = model._folder() / "checkpoints" / f"{step:04d}"
+    folder.mkdir(parents=True)
+    for name in ("adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"):
+        (folder / name).write_text(f"{name} of {step}")
+    return folder
+
+
+@pytest.mark.slow
+async def test_the_adapter_of_a_step_is_an_artifact_where_it_is_asked_for(tmp_path, runs, monkeypatch):
+    import wandb
+
+    model = art.TrainableModel(
+        name="agent 1",
+        project="games",
+        base_model="art/nano-words",
+        base_path=str(tmp_path / "art"),
+        report_metrics=["wandb"],
+    )
+    model.update_wandb_config({"rank": 8, "made": Path("x")})
+    folders = [write_checkpoint(model, step) for step in (1, 2, 3)]
+    await model.log(metrics={"loss/train": 0.5}, split="train", step=1)  # nobody has asked
+    monkeypatch.setenv("ART_TRACKED_CHECKPOINTS", "1")
+    await model.log(metrics={"loss/train": 0.5}, split="train", step=2)
+    await model.log(metrics={"acc": 0.5}, split="val", step=2)
+    wandb.finish()  # what the program has ended is continued
+    await model.log(metrics={"loss/train": 0.5}, split="train", step=3)
+    await model.log(metrics={"loss/train": 0.5}, split="train", step=4)  # its checkpoint is elsewhere
+    for folder in folders:
+        shutil.rmtree(folder)
+    logged = sorted((one for run in runs() for one in run.artifacts), key=lambda one: one["metadata"]["step"])
+    assert [one["aliases"] for one in logged] == [["latest", "step2"], ["latest", "step3"]]
+    assert {(one["name"].partition("-")[0], one["type"]) for one in logged} == {("agent_1", "model")}
+    assert all(one["name"].endswith("-adapter") for one in logged)
+    for step, one in enumerate(logged, start=2):
+        names = ("adapter_config.json", "adapter_model.safetensors")
+        assert one["files"] == {name: f"{name} of {step}" for name in names}
+        facts = one["metadata"]
+        assert facts["step"] == step and facts["config"]["rank"] == 8
+        assert facts["config"]["art"]["base_model"] == "art/nano-words"
 
 
 @pytest.mark.slow

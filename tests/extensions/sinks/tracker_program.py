@@ -151,6 +151,8 @@ def adapters_at_trackio(record: dict[str, Any]) -> dict[str, list[str]]:
         told = SQLiteStorage.get_artifact_manifest("games", one["name"], "step2")
         if one["name"] == record["name"]:
             adapters["step2"] = sorted(entry["path"] for entry in told["manifest"])
+            facts = told["metadata"]
+            assert facts["step"] == 2 and facts["config"]["lr.peak"] == 0.1, facts
     return adapters
 
 

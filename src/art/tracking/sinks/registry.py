@@ -27,7 +27,7 @@ from art.errors import EXTRAS, ConfigurationError, did_you_mean, require_extra
 from art.extensions import SINK, extension_points, load_extension
 from art.process.environment import TRACKED_CHECKPOINTS, TRACKED_TRAJECTORIES, WANDB_API_KEY, variable
 from art.tracking.names import STEP_COLUMN
-from art.tracking.sinks.sink import ReportedRun, Sink, TableRow, finite, sample_rows
+from art.tracking.sinks.sink import ImmediateSink, ReportedRun, Sink, TableRow, finite, sample_rows
 from art.wire.models import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from art.wire.nested import deep_merge
 
@@ -268,7 +268,9 @@ def checkpoints_wanted() -> bool:
     return setting == "1"
 
 
-def report_checkpoint(model: AnyModel, step: int, folder: Path) -> None:
+def report_checkpoint(
+    model: AnyModel, config: Mapping[str, Any], step: int, folder: Path, wandb: ImmediateSink | None
+) -> None:
     """Gives the adapter of a step to the trackers that keep files, where its checkpoint is on this machine.
     folder: the checkpoint's.
     """
@@ -276,6 +278,8 @@ def report_checkpoint(model: AnyModel, step: int, folder: Path) -> None:
     if all(file.is_file() for file in files):
         for each in _wanted(model):
             each.put(partial(_keep_files, step=step, files=files))
+        if wandb is not None:
+            wandb.checkpoint(model, config, step, files)
 
 
 def _keep_files(sink: Sink, *, step: int, files: Sequence[Path]) -> None:

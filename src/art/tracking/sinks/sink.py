@@ -98,6 +98,11 @@ class ImmediateSink(Protocol):
     ) -> None:
         """Reports a row. history: all rows so far, this one included."""
 
+    def checkpoint(
+        self, model: AnyModel, config: Mapping[str, Any], step: int, files: Sequence[Path]
+    ) -> None:
+        """Keeps the adapter of a step."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
