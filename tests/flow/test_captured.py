@@ -13,6 +13,8 @@ import art
 from art.client.capture import auto_trajectory, capture_auto_trajectory
 
 ASK = [{"role": "user", "content": "yes, no or maybe?"}]
+UNKNOWN = [{"role": "user", "content": "Summarize this protocol"}]
+"""Words that the base was never taught: its server warns of them."""
 
 
 async def over_openai(model: art.TrainableModel, **options: Any) -> None:
@@ -47,7 +49,9 @@ async def over_ours(model: art.TrainableModel, **options: Any) -> None:
 
 
 @pytest.mark.slow
-async def test_captured_trajectories_train(tmp_path: Path) -> None:
+async def test_captured_trajectories_train_and_notes_of_the_server_reach_the_program(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = art.TrainableModel(name="heard", project="flow", base_model="art/nano")
 
     async def rollout(way: Any, reward: float) -> None:
@@ -56,6 +60,9 @@ async def test_captured_trajectories_train(tmp_path: Path) -> None:
 
     async with art.LocalBackend(path=str(tmp_path)) as backend:
         await model.register(backend)
+        await model.openai_client().chat.completions.create(
+            model=model.get_inference_name(), messages=UNKNOWN, max_tokens=1
+        )
         groups = await art.gather_trajectory_groups(
             art.TrajectoryGroup(capture_auto_trajectory(rollout(way, reward)) for reward in (0.0, 1.0, 3.0))
             for way in (over_openai, over_httpx, over_ours)
@@ -66,6 +73,7 @@ async def test_captured_trajectories_train(tmp_path: Path) -> None:
     assert result.step == 1
     fates = {name: result.metrics[f"data/sheet/{name}_rollouts"] for name in ("started", "trained")}
     assert fates == {"started": 9, "trained": 9}
+    assert sum("it was never taught 'Summarize'" in one for one in caplog.messages) == 1
 
 
 def sampled(trajectory: art.Trajectory) -> list[str]:
