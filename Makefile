@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM = false
 # Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help environments quickstart mail test test-beside test-all test-alone test-core test-fast test-tinker-newest test-mcp-older fuzz api-cases loop-times lint types contracts check audit docs notebooks format bench bench-% faults soak soak-requests gpu-kit gpu-kit-check crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-beside test-all test-alone test-each test-core test-fast test-tinker-newest test-mcp-older fuzz api-cases loop-times lint types contracts check audit docs notebooks format bench bench-% faults soak soak-requests gpu-kit gpu-kit-check crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -174,6 +174,9 @@ test-core: $(VENV)/.installed         ## the quick tests of the core in a copy w
 
 test-alone: $(VENV)/.installed        ## delete each extension in turn, and run the loop without it (about five minutes)
 	$(BIN)/python tests/extensions/alone.py $(ARGS)
+
+test-each: $(VENV)/.installed         ## each test file in a process of its own (an hour or more; goes on where it stopped)
+	$(BIN)/python tests/each_file.py $(ARGS)
 
 test-tinker-newest: $(VENV)/.installed ## the newest release of the client of Tinker, or TINKER=0.36.0
 	$(PYTHON) -m venv --clear .venv-tinker-newest
