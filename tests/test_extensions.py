@@ -170,6 +170,8 @@ def test_the_example_is_installed_and_used(tmp_path: Path) -> None:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site)]
     subprocess.run([*install, str(package)], check=True, timeout=400)
     assert art("spell", "colors", path=site).stdout.split()[:2] == ["der", "eulb"]
+    shown = art("environments", "spelling", path=site)
+    assert "spelling:animals" in shown.stdout, shown.stderr
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(tmp_path / "run")],
         env={**os.environ, "PYTHONPATH": str(site)},

@@ -18,6 +18,11 @@ WORDS = {
 class SpellingEnvironment:
     """One list of words. val: how many of them are held out."""
 
+    @staticmethod
+    def installed_names() -> dict[str, str]:
+        """Returns the lists for `art environments spelling`; none of them needs anything."""
+        return dict.fromkeys(WORDS, "")
+
     def __init__(self, name: str, /, *, val: int = 3) -> None:
         if name not in WORDS:
             raise ConfigurationError(f"environment 'spelling:{name}': known lists are {', '.join(WORDS)}")

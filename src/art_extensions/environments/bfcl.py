@@ -59,6 +59,13 @@ class BfclEnvironment(LibraryEnvironment):
     message is that of the questions that have none of their own.
     """
 
+    LIBRARY = "bfcl-eval"
+
+    @staticmethod
+    def installed_names() -> dict[str, str]:
+        """Returns the categories and their collections, none of which needs anything."""
+        return dict.fromkeys(_known_categories(), "")
+
     @takes_options(train=ALL_QUESTIONS)
     def __init__(self, name: str, options: AdapterOptions, /) -> None:
         super().__init__(PREFIX + name, options)
@@ -74,20 +81,14 @@ class BfclEnvironment(LibraryEnvironment):
 
     def _categories(self, name: str) -> list[str]:
         """Returns the categories that a name stands for. Raises ConfigurationError."""
-        from bfcl_eval.constants import category_mapping as known
-
-        categories = [*known.SINGLE_TURN_CATEGORY, *known.MULTI_TURN_CATEGORY]
-        categories.remove(LATER_TOOLS)
-        collections = {
-            one: parts for one, parts in known.TEST_COLLECTION_MAPPING.items() if {*parts} <= {*categories}
-        }
-        if name not in categories and name not in collections:
-            hint = did_you_mean(name, [*categories, *collections])
+        known = _known_categories()
+        if name not in known:
+            hint = did_you_mean(name, known)
             raise ConfigurationError(
                 f"BFCL has no category {name!r} that can be trained on: {f'{hint} ' if hint else ''}"
-                f"known: {', '.join([*categories, *collections])}"
+                f"known: {', '.join(known)}"
             )
-        return list(collections.get(name, [name]))
+        return known[name]
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """Returns the questions of a split. Raises ConfigurationError where none is left for "train"."""
@@ -304,6 +305,18 @@ class _Library:
 
         for name in [one for one in vars(multi_turn_utils) if one.startswith(worlds)]:
             delattr(multi_turn_utils, name)
+
+
+def _known_categories() -> dict[str, list[str]]:
+    """Returns the categories that can be trained on by what names them: each itself, then collections."""
+    from bfcl_eval.constants import category_mapping as known
+
+    categories = [*known.SINGLE_TURN_CATEGORY, *known.MULTI_TURN_CATEGORY]
+    categories.remove(LATER_TOOLS)
+    collections = {
+        one: list(parts) for one, parts in known.TEST_COLLECTION_MAPPING.items() if {*parts} <= {*categories}
+    }
+    return {**collections, **{one: [one] for one in categories}}
 
 
 @functools.cache

@@ -36,6 +36,20 @@ class GymnasiumEnvironment(LibraryEnvironment):
     config: arguments of the class, or of `gymnasium.make`.
     """
 
+    LIBRARY = "gymnasium"
+
+    @staticmethod
+    def installed_names() -> dict[str, str]:
+        """Returns the ids of other packages: what Gymnasium itself brings observes numbers, no text."""
+        import gymnasium
+
+        modules = {
+            name: one.entry_point if isinstance(one.entry_point, str) else one.entry_point.__module__
+            for name, one in gymnasium.registry.items()
+            if one.entry_point is not None
+        }
+        return {name: "" for name, module in sorted(modules.items()) if not module.startswith("gymnasium.")}
+
     @takes_options()
     def __init__(
         self,

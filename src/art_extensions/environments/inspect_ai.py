@@ -19,6 +19,7 @@ import logging
 import math
 import queue
 import random
+import re
 import sys
 import tempfile
 import threading
@@ -61,6 +62,8 @@ TOO_LONG = "model_length"
 """inspect's reason of a reply that was refused, as the prompt does not fit the model's context."""
 GRADES = ("C", "I", "P", "N")
 """Words of inspect's scorers."""
+TASK = re.compile(r"^@(?:\w+\.)?task\b[^\n]*\n(?:@[^\n]*\n)*def (\w+)", re.MULTILINE)
+"""A task of inspect in the text of a module."""
 RESERVED = frozenset({"reward", "turns", "truncated"})
 """Names of metrics that a rollout has already."""
 
@@ -105,6 +108,24 @@ class InspectEnvironment(LibraryEnvironment):
     """
 
     prefix, extra = PREFIX, EXTRA
+    LIBRARY = "inspect-ai"
+
+    @classmethod
+    def installed_names(cls) -> dict[str, str]:
+        """Returns the tasks of installed packages and of the files in this folder. A package that cannot be
+        imported is one name, with the reason.
+        """
+        import inspect_ai  # noqa: F401
+
+        found: dict[str, str] = {}
+        for package in entry_points(group="inspect_ai"):
+            try:
+                found |= {f"{package.name}/{task}": "" for task in _tasks_of(package.load())}
+            except Exception as error:  # noqa: BLE001  # the package's own, and the others are listed
+                found[f"{package.name}/TASK"] = f"cannot be imported: {type(error).__name__}: {error}"
+        for path in sorted(Path.cwd().glob("*.py")):
+            found |= {f"{path.name}@{task}": "" for task in TASK.findall(path.read_text("utf-8", "replace"))}
+        return found
 
     def __init__(
         self,
@@ -455,6 +476,15 @@ def _of_package(full: str, name: str) -> Callable[..., Any]:
 
 
 def _found_task(full: str, module: Any, task: str) -> Callable[..., Any]:
+    known = _tasks_of(module)
+    if task not in known:
+        raise ConfigurationError(f"{full}: no task {task!r} there; tasks: {', '.join(known) or 'none'}")
+    found: Callable[..., Any] = getattr(module, task)
+    return found
+
+
+def _tasks_of(module: Any) -> list[str]:
+    """Returns the names of the tasks that a module has."""
     from inspect_ai.util import registry_info
 
     def is_task(value: Any) -> bool:
@@ -463,8 +493,4 @@ def _found_task(full: str, module: Any, task: str) -> Callable[..., Any]:
         except (ValueError, AttributeError):
             return False
 
-    known = [name for name, value in vars(module).items() if is_task(value)]
-    if task not in known:
-        raise ConfigurationError(f"{full}: no task {task!r} there; tasks: {', '.join(known) or 'none'}")
-    found: Callable[..., Any] = getattr(module, task)
-    return found
+    return [name for name, value in vars(module).items() if is_task(value)]

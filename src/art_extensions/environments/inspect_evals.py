@@ -52,6 +52,15 @@ class InspectEvalsEnvironment(InspectEnvironment):
     extra = EXTRA
     KNOWN: Sequence[str] = ()
     """The names that the package has."""
+    LIBRARY = "inspect-evals"
+
+    @classmethod
+    def installed_names(cls) -> dict[str, str]:
+        """Returns the names, none of which needs anything."""
+        import inspect_ai  # noqa: F401
+        import inspect_evals  # noqa: F401
+
+        return dict.fromkeys(cls.KNOWN, "")
 
     def __init__(
         self,

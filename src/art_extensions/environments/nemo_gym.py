@@ -41,7 +41,7 @@ from art_extensions.environments.nemo_gym_items import (
     response_of,
     tool_message,
 )
-from art_extensions.environments.nemo_gym_process import ResourceServer
+from art_extensions.environments.nemo_gym_process import ResourceServer, list_servers
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -62,6 +62,13 @@ class NemoGymEnvironment(LibraryEnvironment):
     which a rollout ends as truncated. turn_rewards: for a server of the Gymnasium kind, each reply earns the
     reward of its step. connections: the most requests to the server at a time; others wait.
     """
+
+    LIBRARY = "nemo-gym"
+
+    @staticmethod
+    def installed_names(*, python: str | None = None) -> dict[str, str]:
+        """Returns the resource servers of the package in an interpreter, each with what it needs."""
+        return list_servers(PREFIX + "NAME", python)
 
     @takes_options()
     def __init__(

@@ -27,6 +27,41 @@ INSTALL = (
 )
 
 
+def worker_command(python: str, *arguments: str) -> list[str]:
+    """Returns the command of the worker in an interpreter."""
+    # With -P the folder of the worker is not searched, where a file has the name of the package.
+    return [python, "-P", "-W", "ignore", str(WORKER), *arguments]
+
+
+def find_interpreter(full: str, python: str | None) -> str:
+    """Returns the interpreter that has the package. full: what asks, for the error. Raises
+    ConfigurationError where it is missing.
+    """
+    if python is None and find_spec("nemo_gym") is not None:
+        python = sys.executable
+    if python is None or not Path(python).is_file():
+        found = "no interpreter is named" if python is None else f"{python!r} is no file"
+        raise ConfigurationError(f"{full}: {found}. {INSTALL}")
+    return python
+
+
+def find_servers(full: str, python: str) -> dict[str, Path]:
+    """Returns the folders of the package's resource servers by their names. Raises ConfigurationError."""
+    command = worker_command(python, "find")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_S, check=False)
+    if done.returncode:
+        raise ConfigurationError(f"{full}: {python}: {done.stderr[-SHOWN:].strip()}. {INSTALL}")
+    return {name: Path(folder) for name, folder in json.loads(done.stdout).items()}
+
+
+def list_servers(full: str, python: str | None) -> dict[str, str]:
+    """Returns the names of the resource servers, each with what it needs to be an environment here. Raises
+    ConfigurationError.
+    """
+    needed = "" if python is None else "python=, as here"
+    return dict.fromkeys(find_servers(full, find_interpreter(full, python)), needed)
+
+
 class ResourceServer:
     """A server by its name, which starts when the first rollout asks for it, and again if it has died."""
 
@@ -34,12 +69,7 @@ class ResourceServer:
         """full: the environment's name. Raises ConfigurationError where the interpreter, the package or the
         server is missing.
         """
-        if python is None and find_spec("nemo_gym") is not None:
-            python = sys.executable
-        if python is None or not Path(python).is_file():
-            found = "no interpreter is named" if python is None else f"{python!r} is no file"
-            raise ConfigurationError(f"{full}: {found}. {INSTALL}")
-        self._full, self._name, self._python = full, name, python
+        self._full, self._name, self._python = full, name, find_interpreter(full, python)
         self._settings = json.dumps(dict(settings))
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
@@ -48,24 +78,14 @@ class ResourceServer:
         """The server's folder in the package."""
 
     def _find(self) -> Path:
-        command = self._command("find", self._name)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_S, check=False)
-        if done.returncode:
-            raise ConfigurationError(
-                f"{self._full}: {self._python}: {done.stderr[-SHOWN:].strip()}. {INSTALL}"
-            )
-        found = json.loads(done.stdout)
-        if "folder" not in found:
-            hint = did_you_mean(self._name, found["known"])
+        folders = find_servers(self._full, self._python)
+        if self._name not in folders:
+            hint = did_you_mean(self._name, folders)
             raise ConfigurationError(
                 f"{self._full}: NeMo-Gym has no such resource server: {f'{hint} ' if hint else ''}known: "
-                f"{', '.join(found['known'])}"
+                f"{', '.join(folders)}"
             )
-        return Path(found["folder"])
-
-    def _command(self, *arguments: str) -> list[str]:
-        # With -P the folder of the worker is not searched, where a file has the name of the package.
-        return [self._python, "-P", "-W", "ignore", str(WORKER), *arguments]
+        return folders[self._name]
 
     async def start(self) -> str:
         """Returns the address of the server, which runs. Raises EnvironmentFailedError with what it wrote,
@@ -88,7 +108,7 @@ class ResourceServer:
                 return self._address
             with tempfile.TemporaryFile("w+") as written:
                 process = self._process = subprocess.Popen(
-                    self._command("serve", self._name, self._settings),
+                    worker_command(self._python, "serve", self._name, self._settings),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=written,

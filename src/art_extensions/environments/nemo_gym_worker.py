@@ -3,7 +3,7 @@
 It is run by its path and imports nothing of ART. NeMo-Gym's own command starts Ray, a head server and an
 environment of Python for each server; a resource server by itself uses none of them.
 
-python nemo_gym_worker.py find NAME             prints {"folder"}, or {"known"} where there is no such server
+python nemo_gym_worker.py find                  prints {name: folder} of the servers
 python nemo_gym_worker.py serve NAME SETTINGS   prints {"port"}, and serves until stdin ends
 """
 
@@ -113,13 +113,12 @@ def serve(name: str, settings: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    action, name, *rest = sys.argv[1:]
+    action, *rest = sys.argv[1:]
     if action == "serve":
-        serve(name, json.loads(rest[0]))
+        serve(rest[0], json.loads(rest[1]))
         return
-    folders = {one.parent.name: str(one.parent) for one in servers_folder().glob("*/app.py")}
-    found = {"folder": folders[name]} if name in folders else {"known": sorted(folders)}
-    sys.stdout.write(json.dumps(found) + "\n")
+    folders = sorted(one.parent for one in servers_folder().glob("*/app.py"))
+    sys.stdout.write(json.dumps({one.name: str(one) for one in folders}) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from art.trajectories import Trajectory
 
 PREFIX, EXTRA = "openenv:", "openenv"
+PACKAGE = "openenv-"
+"""Begins the name of a package with an environment, as OpenEnv's own discovery has it."""
 MOST_MEGABYTES = 16.0
 """Limit of one message of the server, and of its schemas."""
 FULL_POLL_S = 1.0
@@ -83,6 +86,18 @@ class OpenEnvEnvironment(LibraryEnvironment):
     reward of its steps, for algorithms of turns. reset: further arguments of each `reset`. Raises
     ConfigurationError where no server of OpenEnv answers.
     """
+
+    LIBRARY = "openenv"
+
+    @staticmethod
+    def installed_names() -> dict[str, str]:
+        """Returns the form of an address, with the installed packages whose servers may have one."""
+        from openenv.core import generic_client  # noqa: F401
+
+        packages = sorted({one.name.lower() for one in distributions()})
+        modules = [one.removeprefix(PACKAGE).replace("-", "_") for one in packages if one.startswith(PACKAGE)]
+        servers = ", ".join(f"uvicorn {one}.server.app:app" for one in modules if one != "core")
+        return {"http://HOST:PORT": f"a server that runs; of the packages here: {servers or 'none'}"}
 
     @takes_options()
     def __init__(

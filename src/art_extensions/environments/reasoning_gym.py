@@ -34,6 +34,15 @@ class ReasoningGymEnvironment(LibraryEnvironment):
     dataset's own configuration.
     """
 
+    LIBRARY = "reasoning-gym"
+
+    @staticmethod
+    def installed_names() -> dict[str, str]:
+        """Returns the datasets, none of which needs anything."""
+        from reasoning_gym.factory import DATASETS
+
+        return dict.fromkeys(sorted(DATASETS), "")
+
     @takes_options(train=500, system_prompt=SYSTEM_PROMPT)
     def __init__(
         self,

@@ -41,6 +41,15 @@ class SkyRLGymEnvironment(LibraryEnvironment):
     `env_config`.
     """
 
+    LIBRARY = "skyrl-gym"
+
+    @staticmethod
+    def installed_names() -> dict[str, str]:
+        """Returns the ids of the registry, each with what it needs."""
+        import skyrl_gym
+
+        return dict.fromkeys(sorted(skyrl_gym.registry), "data=FILE, a dataset of SkyRL")
+
     @takes_options()
     def __init__(
         self,

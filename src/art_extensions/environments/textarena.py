@@ -102,6 +102,16 @@ class TextArenaEnvironment(LibraryEnvironment):
     arguments of `textarena.make`.
     """
 
+    LIBRARY = "textarena"
+
+    @staticmethod
+    def installed_names() -> dict[str, str]:
+        """Returns the games, none of which needs anything."""
+        import textarena  # noqa: F401  # registers its games
+        from textarena.envs.registration import ENV_REGISTRY
+
+        return dict.fromkeys(sorted(ENV_REGISTRY), "")
+
     @takes_options()
     def __init__(
         self,

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ from art.errors import (
 from art.process.foreign_files import parse_json
 from art.process.imports import import_lock
 from art.types import SHOW, Unscored, is_choice, sample_id
+from art_extensions.environments.installed_modules import LOADS, modules_that_need
 from art_extensions.environments.library_environment import (
     AdapterOptions,
     LibraryEnvironment,
@@ -107,7 +108,8 @@ class VerifiersEnvironment(LibraryEnvironment):
     here. config: its other arguments.
     """
 
-    HARNESS_OPTION = "harness"
+    LIBRARY, HARNESS_OPTION = "verifiers", "harness"
+    installed_names = staticmethod(partial(modules_that_need, LIBRARY, LOADS))
 
     @takes_options(leave_out=("system_prompt",))
     def __init__(

@@ -18,6 +18,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from art.environments.adapters.environment import (
@@ -33,6 +34,7 @@ from art.environments.adapters.environment import (
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
 from art.process.environment import variable_set
 from art.types import SHOW, Unscored
+from art_extensions.environments.installed_modules import TASKSET, modules_that_need
 from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment, takes_options
 from art_extensions.environments.verifiers import PREFIX, TASKSETS_EXTRA, LoopThread
 
@@ -80,7 +82,16 @@ class TasksetEnvironment(LibraryEnvironment):
     that of a whole rollout; None of the options of requests is taken, as the harness makes them.
     """
 
-    HARNESS_OPTION = "harness"
+    LIBRARY, HARNESS_OPTION = "verifiers", "harness"
+
+    @classmethod
+    def installed_names(cls) -> dict[str, str]:
+        """Returns the package's own tasksets, which need settings, and modules that have one."""
+        from verifiers.v1 import tasksets
+
+        own = sorted(one.name for one in iter_modules(tasksets.__path__))
+        settings = "settings: taskset={...}"
+        return {**dict.fromkeys(own, settings), **modules_that_need(cls.LIBRARY, TASKSET)}
 
     @takes_options(leave_out=("system_prompt", "request"), deadline_s=ROLLOUT_S)
     def __init__(

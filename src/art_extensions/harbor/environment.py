@@ -28,7 +28,7 @@ from art_extensions.harbor.jail import ProcessJail
 from art_extensions.harbor.mini_swe_agent import CONFIG, NAME, MiniAgents, MiniSettings, MiniSweAgent
 from art_extensions.harbor.sandbox import TaskSandbox
 from art_extensions.harbor.shell_agent import PROMPT, CommandTurns, ShellAgent
-from art_extensions.harbor.task_folders import HarborTask, find_tasks
+from art_extensions.harbor.task_folders import HarborTask, dataset_names, find_tasks
 from art_extensions.harbor.trial import do_nothing, run_trial, solve
 
 if TYPE_CHECKING:
@@ -77,7 +77,15 @@ class HarborEnvironment:
     Raises: ConfigurationError, also for an option that has no effect with the agent.
     """
 
-    HARNESS_OPTION = "agent"
+    LIBRARY, HARNESS_OPTION = "harbor", "agent"
+
+    @staticmethod
+    def installed_names(*, registry: str | None = None) -> dict[str, str]:
+        """Returns the datasets of a registry, or without one the folders of tasks below this folder."""
+        if registry is not None:
+            return dict.fromkeys(dataset_names(Path(registry)), "registry=FILE, as here")
+        tasks = [path for depth in ("*", "*/*", "*/*/*") for path in Path().glob(f"{depth}/task.toml")]
+        return dict.fromkeys(sorted({str(path.parent.parent) for path in tasks}), "")
 
     def __init__(
         self,

@@ -154,7 +154,12 @@ def find_tasks(name: str, registry: Path | None = None) -> list[Path]:
     return found
 
 
-def _registered(name: str, registry: Path) -> list[Path]:
+def dataset_names(registry: Path) -> list[str]:
+    """Returns the datasets of a registry as `name@version`. Raises: ConfigurationError."""
+    return [f"{one.get('name')}@{one.get('version')}" for one in _read_registry(registry)]
+
+
+def _read_registry(registry: Path) -> list[dict[str, Any]]:
     try:
         sets = parse_json(read_foreign(registry))
     except ValueError as error:
@@ -163,6 +168,11 @@ def _registered(name: str, registry: Path) -> list[Path]:
         raise ConfigurationError(f"registry {registry} cannot be read: {error}") from error
     if not isinstance(sets, list) or not all(isinstance(one, dict) for one in sets):
         raise ConfigurationError(f"registry {registry}: a list of datasets is needed")
+    return sets
+
+
+def _registered(name: str, registry: Path) -> list[Path]:
+    sets = _read_registry(registry)
     wanted, _, version = name.partition("@")
     fits = [
         one
@@ -170,7 +180,7 @@ def _registered(name: str, registry: Path) -> list[Path]:
         if one.get("name") == wanted and (not version or str(one.get("version")) == version)
     ]
     if not fits:
-        known = [f"{one.get('name')}@{one.get('version')}" for one in sets]
+        known = dataset_names(registry)
         hint = did_you_mean(name, known)
         raise ConfigurationError(
             f"registry {registry} has no dataset {name!r}{hint and f', {hint}'}; it has {', '.join(known)}"
