@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ import pytest
 from environment_cases import LIBRARIES, TASKSETS, VERIFIERS, run_apart
 
 import art
-from library_programs import ROOT, needs
+from library_programs import ROOT, is_missing, needs, python_of
 
 HERE = Path(__file__).parent
 FAULTS = ("hangs", "dies", "floods", "nan", "word", "prompt")
@@ -40,10 +41,19 @@ REASONS = {
 
 
 FAULTY = "tests/contracts/faulty"
+
+
+def nemo_rows(fault: str) -> list[dict[str, Any]]:
+    text = "word " * 2_000_000 if fault == "prompt" else "Guess."
+    asked = [{"responses_create_params": {"input": f"{number}: {text}"}} for number in range(2)]
+    return [{**row, "fault": fault} for row in asked]
+
+
 SUMS = [
     {"prompt": [{"role": "user", "content": f"{number}?"}], "reward_spec": {"ground_truth": "1"}}
     for number in range(10)
 ]
+NEMO = ".venv-nemo-gym"
 MODULES = {LIBRARIES: ["faulty_libraries"]}
 """Registered before the environments are found."""
 
@@ -58,7 +68,7 @@ class FaultyCase:
     """The option that takes the fault."""
     wrapped: str = ""
     """The option that takes {option: fault}, if it is not the environment's own."""
-    values: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
     """What the option is given for a fault, if not its name."""
     apart: str = ""
     faults: tuple[str, ...] = FAULTS
@@ -68,18 +78,26 @@ class FaultyCase:
 
     harmless: tuple[str, ...] = ()
     """Faults that cost nothing: the rollout has its reward."""
+    short: Mapping[str, Any] = field(default_factory=lambda: SHORT)
+    """The options with which it does not wait for long."""
+    needs: str = ""
+    """An environment of Python that it needs beside."""
 
-    def order(self, tasks: str) -> dict[str, Any]:
-        """tasks: the folder of Harbor's tasks with a fault, by the fault's name."""
-        faults = {}
+    def order(self, tasks: str, port: str) -> dict[str, Any]:
+        """tasks: the folder of Harbor's tasks with a fault, by its name. port: of NeMo-Gym's server."""
+        faults: dict[str, Any] = {}
         for fault in (*self.faults, *self.harmless, ""):
             if "TASKS" in self.name:
                 faults[fault] = {"name": self.name.replace("TASKS", f"{tasks}/{fault or 'none'}")}
                 continue
             given = {self.option: self.values.get(fault, fault)}
             more = {self.wrapped: given} if self.wrapped else given
-            faults[fault] = {**more, **(SHORT if fault == "hangs" else {})}
-        return {"name": self.name, "options": {**self.options}, "with": faults}
+            faults[fault] = {**more, **(self.short if fault == "hangs" else {})}
+        name = self.name.replace("PORT", port)
+        return {"name": name, "options": {**self.options}, "with": faults}
+
+    def marks(self) -> list[pytest.MarkDecorator]:
+        return [needs(place) for place in (self.apart, self.needs) if place]
 
 
 CASES = [
@@ -113,12 +131,27 @@ CASES = [
         options={"train": 1, "max_turns": 3},
         option="user",
         values={
+            "hangs": "faulty_tasks:hanging",
             "dies": "faulty_tasks:dying",
             "floods": "faulty_tasks:flooding",
             "": "faulty_tasks:plain",
         },
         faults=("dies", "floods"),
+        harmless=("hangs",),
+        short={"time_limit_s": 20},
         apart=LIBRARIES,
+    ),
+    FaultyCase(
+        name="nemo-gym:http://127.0.0.1:PORT",
+        option="data",
+        values={fault: nemo_rows(fault) for fault in (*FAULTS, "")},
+        reasons={
+            "dies": "EnvironmentFailedError: .*/step failed",
+            "floods": "/step failed: its answer cannot be read",
+            "nan": "its reward is None, no number",
+            "word": "/step failed with status 500: .*unable to parse string",
+        },
+        needs=NEMO,
     ),
     FaultyCase(
         name="verifiers:faulty_hub", reasons={"prompt": "before the model said .*too_long"}, apart=VERIFIERS
@@ -172,15 +205,31 @@ def write_faulty_tasks(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def outcomes(server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def port() -> Iterator[str]:
+    """The port of NeMo-Gym's server, where the package is installed."""
+    if is_missing(NEMO):
+        yield "0"
+        return
+    command = [str(python_of(NEMO)), "-P", "-W", "ignore", str(HERE / "faulty" / "faulty_server.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def outcomes(port: str, server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
     found: dict[str, dict[str, Any]] = {}
     tasks = write_faulty_tasks(tmp_path_factory.mktemp("tasks"))
 
     def look(case: FaultyCase) -> dict[str, Any]:
         if case.name not in found:
-            cases = [one for one in CASES if one.apart == case.apart]
+            missing = {one for one in (NEMO,) if is_missing(one)}
+            cases = [one for one in CASES if one.apart == case.apart and one.needs not in missing]
             modules = MODULES.get(case.apart, [])
-            order = {**server, "modules": modules, "cases": [one.order(tasks) for one in cases]}
+            order = {**server, "modules": modules, "cases": [one.order(tasks, port) for one in cases]}
             done = run_apart(order, 1, case.apart, program="faulty_program.py")
             found.update({one.name: told for one, told in zip(cases, done, strict=True)})
         return found[case.name]
@@ -192,7 +241,7 @@ def outcomes(server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     ("case", "fault"),
     [
-        pytest.param(case, fault, id=f"{case.name} {fault}", marks=[needs(case.apart)] if case.apart else [])
+        pytest.param(case, fault, id=f"{case.name} {fault}", marks=case.marks())
         for case in CASES
         for fault in (*case.faults, *case.harmless)
     ],
@@ -200,7 +249,7 @@ def outcomes(server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 def test_a_fault_costs_its_rollout_with_a_reason(case: FaultyCase, fault: str, outcomes: Any) -> None:
     told = outcomes(case)[fault]
     if fault in case.harmless:
-        assert told["reward"] > 0
+        assert told.get("reward", -1.0) >= 0, told
         return
     reason = told.get("error") or told.get("unscored")
     assert reason and re.search(case.reasons.get(fault, REASONS[fault]), reason, re.DOTALL), told
@@ -209,7 +258,7 @@ def test_a_fault_costs_its_rollout_with_a_reason(case: FaultyCase, fault: str, o
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, id=case.name, marks=[needs(case.apart)] if case.apart else []) for case in CASES],
+    [pytest.param(case, id=case.name, marks=case.marks()) for case in CASES],
 )
 def test_a_rollout_without_a_fault_follows_in_the_same_program(case: FaultyCase, outcomes: Any) -> None:
     assert "reward" in outcomes(case)[""], outcomes(case)[""]

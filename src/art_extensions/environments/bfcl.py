@@ -47,6 +47,11 @@ PROJECT_ROOT = "BFCL_PROJECT_ROOT"
 LATER_TOOLS = "multi_turn_miss_func"
 """A category that adds tools in the middle of a conversation; a conversation here has the same throughout."""
 NO_OBJECT = "Error during execution: the arguments are no JSON object"
+EXPONENTS = {"power": "exponent", "logarithm": "precision", "square_root": "precision"}
+EXPONENTS |= {"round_number": "decimal_places"}
+"""Functions of BFCL's calculator that compute as long as this argument says, and nothing can stop them."""
+MOST_EXPONENT = 10_000
+"""The largest such argument, of either sign, with which a call is run."""
 
 Calls = list[dict[str, str]]
 """Tool calls as BFCL reads them, each {name: arguments as JSON}."""
@@ -162,7 +167,8 @@ class BfclEnvironment(LibraryEnvironment):
                 while len(steps) <= MAXIMUM_STEP_LIMIT:
                     text = await conversation.ask()
                     calls = _newest_calls(conversation)
-                    steps.append([one for one in calls if question.knows(one)] or text)
+                    run = [one for one in calls if question.knows(one) and not _is_huge(one)]
+                    steps.append(run or text)
                     if not calls:
                         break
                     if not all(map(_is_object, calls)):  # as in BFCL, the turn ends
@@ -288,6 +294,9 @@ class _Library:
             if not question.knows(call):
                 results.append(f"Error during execution: name {next(iter(call))!r} is not defined")
                 continue
+            if _is_huge(call):
+                results.append(f"Error during execution: a number is above {MOST_EXPONENT}")
+                continue
             given, _ = multi_turn_utils.execute_multi_turn_func_call(
                 self.handler.decode_execute([call], has_tool_call_tag=False),
                 question.checked["initial_config"],
@@ -353,6 +362,14 @@ def _is_object(call: Mapping[str, str]) -> bool:
         return all(isinstance(json.loads(arguments), dict) for arguments in call.values())
     except (ValueError, RecursionError):
         return False
+
+
+def _is_huge(call: Mapping[str, str]) -> bool:
+    """Returns whether a call would compute for minutes or more."""
+    if not _is_object(call):
+        return False
+    given = [json.loads(text).get(EXPONENTS.get(name)) for name, text in call.items()]
+    return any(isinstance(one, int | float) and not abs(one) <= MOST_EXPONENT for one in given)
 
 
 def _text_of_error(error: Any) -> str:

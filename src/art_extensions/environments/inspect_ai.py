@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -38,10 +38,11 @@ from art.environments.adapters.environment import (
     SCENARIO_ID,
     Scenario,
     check_split,
+    end_within,
     text_of_messages,
 )
 from art.environments.tasks import turn_seed
-from art.errors import ConfigurationError, EnvironmentFailedError, extra_needed
+from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
 from art.types import SHOW, Unscored
 from art_extensions.environments.inspect_roles import RolePlayer, find_player, make_role
 from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment
@@ -56,6 +57,8 @@ MOST_TASKS = 256
 """Rollouts of one evaluation."""
 SAMPLE_S = 600
 """The time that a sample may take in an evaluation, in seconds."""
+SCORING_S = 60.0
+"""The time that a sample may take beside, in seconds: to be scored, and until inspect notices its limit."""
 RETRIES = 3
 """The number of tries again of a request to the model."""
 TOO_LONG = "model_length"
@@ -76,7 +79,19 @@ class _Play:
     """inspect's: one sample, and the rollout's model."""
     outcome: asyncio.Future[Any]
     """The sample as inspect logged it, a future of the caller's loop."""
+    begun: asyncio.Future[None]
+    """Is done when its evaluation begins."""
     loop: asyncio.AbstractEventLoop
+
+    def begin(self) -> None:
+        """Says that its evaluation begins."""
+
+        def set_begun() -> None:
+            if not self.begun.done():
+                self.begun.set_result(None)
+
+        with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+            self.loop.call_soon_threadsafe(set_begun)
 
     def deliver(self, answer: Any) -> None:
         """Lets the caller go on with a sample, or with an error."""
@@ -165,6 +180,8 @@ class InspectEnvironment(LibraryEnvironment):
         self._score = score
         self._plays: queue.SimpleQueue[_Play | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
+        self._blocked: list[threading.Thread] = []
+        """Workers whose evaluation did not end."""
 
     def scenarios(self, split: str) -> Sequence[Scenario]:
         """Returns the samples of a split. Raises ConfigurationError for "train" where it has none."""
@@ -273,12 +290,19 @@ class InspectEnvironment(LibraryEnvironment):
             name=f"rollout-{time.monotonic_ns()}",
         )
         loop = asyncio.get_running_loop()
-        play = _Play(task, loop.create_future(), loop)
+        play = _Play(task, loop.create_future(), loop.create_future(), loop)
         self._plays.put(play)
         if self._worker is None:
-            self._worker = threading.Thread(target=self._work, name=f"environment {self.name}", daemon=True)
-            self._worker.start()
-        sample = await play.outcome
+            self._start_worker()
+        await play.begun
+        worker, what = self._worker, f"environment {self.name!r}: a rollout"
+        try:
+            sample = await end_within(self._deadline_s + SCORING_S, what, play.outcome)
+        except EnvironmentTimeoutError:
+            if worker is not None and self._worker is worker:  # its code blocks the loop of all rollouts
+                self._blocked.append(worker)
+                self._start_worker()
+            raise
         if sample.error is not None:
             if requests.error is not None and str(requests.error) in sample.error.message:
                 raise requests.error
@@ -292,6 +316,10 @@ class InspectEnvironment(LibraryEnvironment):
     def _limit(self, model: Any, roles: Mapping[str, Any], requests: ModelRequests) -> None:
         """Lets a subclass end a rollout; does nothing here."""
 
+    def _start_worker(self) -> None:
+        self._worker = threading.Thread(target=self._work, name=f"environment {self.name}", daemon=True)
+        self._worker.start()
+
     def _work(self) -> None:
         """Runs the evaluations, one after another."""
         while (first := self._plays.get()) is not None:
@@ -303,14 +331,18 @@ class InspectEnvironment(LibraryEnvironment):
                     break
                 if more := following is not None:
                     plays.append(following)
+            for play in plays:
+                play.begin()
             try:
                 found = self._evaluate([play.task for play in plays])
             except BaseException as error:  # noqa: BLE001  # each rollout that waits raises it, sys.exit too
                 message = f"environment {self.name!r} failed: {type(error).__name__}: {error}"
+                if any(one.is_alive() for one in self._blocked):
+                    message += " The code of an earlier rollout blocks inspect in this process: restart it"
                 found = {play.task.name: EnvironmentFailedError(message) for play in plays}
             for play in plays:
                 play.deliver(found.get(play.task.name))
-            if not more:
+            if not more or threading.current_thread() in self._blocked:
                 return
 
     def _evaluate(self, tasks: list[Any]) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from art.environments.adapters.environment import REQUEST_S, load_object
+from art.environments.adapters.environment import REQUEST_S, EnvironmentThread, end_within, load_object
 from art.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def make_role(role: str, player: Model | RolePlayer) -> Any:
     from inspect_ai.model import GenerateConfig, get_model
 
     if callable(player):
-        return get_model("mockllm/role", memoize=False, custom_outputs=_replies(player))
+        return get_model("mockllm/role", memoize=False, custom_outputs=_replies(role, player))
     if player.inference_base_url is None:
         raise ConfigurationError(f"the {role} {player.name!r} has no endpoint: register it first")
     return get_model(
@@ -57,7 +56,7 @@ def make_role(role: str, player: Model | RolePlayer) -> Any:
     )
 
 
-def _replies(player: RolePlayer) -> Callable[..., Any]:
+def _replies(role: str, player: RolePlayer) -> Callable[..., Any]:
     """Returns the function as inspect calls it. It runs in a thread, so that other rollouts go on."""
 
     async def reply(input: Any, tools: Any, tool_choice: Any, config: Any) -> Any:
@@ -71,9 +70,11 @@ def _replies(player: RolePlayer) -> Callable[..., Any]:
 
         messages = await messages_to_openai(input)
         offered = [one.model_dump(exclude_none=True) for one in tools]
-        answer = await asyncio.to_thread(player, messages, offered)
+        # A thread of a pool would hold up the end of the process where the function does not return.
+        with EnvironmentThread(role, deadline_s=REQUEST_S) as thread:
+            answer = await thread.call("its function", player, messages, offered)
         if inspect.isawaitable(answer):
-            answer = await answer
+            answer = await end_within(REQUEST_S, f"the {role}'s function", answer)
         message: Any = {"role": "assistant", "content": answer} if isinstance(answer, str) else {**answer}
         (converted,) = await messages_from_openai([message])
         choice = ChatCompletionChoice(

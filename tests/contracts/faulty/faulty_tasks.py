@@ -47,4 +47,9 @@ def user_of(fault: str) -> Any:
     return reply
 
 
+def hanging(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> Any:
+    said = any(one["role"] == "assistant" for one in messages)
+    return commit("hangs") if said else "Hello."
+
+
 dying, flooding, plain = map(user_of, ("dies", "floods", ""))

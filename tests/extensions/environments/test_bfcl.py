@@ -21,6 +21,15 @@ CHECKED = ("simple_python", "multiple", "parallel", "parallel_multiple")
 """Categories whose right calls are in the library's files."""
 TURNS = "multi_turn_base"
 FORBIDDEN = "__import__('os').getcwd"
+HUGE = {
+    "power": ("power", '{"base": 10, "exponent": 10000000000}'),
+    "digits": ("square_root", '{"number": 2, "precision": 1000000000000}'),
+    "infinite": ("round_number", '{"number": 7, "decimal_places": -1e999}'),
+    "wide": ("power", '{"base": 10, "exponent": 9000}'),
+    "digit": ("add", '{"a": 1, "b": %s}' % ("9" * 5000)),
+    "deep": ("mean", '{"numbers": %s}' % ("[" * 100_000 + "]" * 100_000)),
+}
+"""Calls of BFCL's calculator that never end, or whose results or arguments are very long."""
 
 
 def read_rows(file: str) -> dict[str, Any]:
@@ -82,6 +91,8 @@ class Script:
             return "Done."
         asked = [one["content"] for one in body["messages"] if one["role"] == "user"]
         calls = [parse_call(one, body["tools"]) for one in self.turns[asked[0]][len(asked) - 1]]
+        if kind in HUGE:
+            return ToolCalls([HUGE[kind]])
         if kind in ("name", "forbidden"):
             calls = [(FORBIDDEN if kind == "forbidden" else f"{name}_2", {}) for name, _ in calls]
         return ToolCalls([(name, "[" if kind == "broken" else json.dumps(given)) for name, given in calls])
@@ -179,6 +190,15 @@ def test_a_name_that_is_no_function_is_not_evaluated(found: dict[str, Any]) -> N
     for one in found[f"{TURNS}/forbidden"]:
         told = {message["content"] for message in one["messages"] if message["role"] == "tool"}
         assert told == {f"Error during execution: name {FORBIDDEN!r} is not defined"}
+
+
+@pytest.mark.parametrize("kind", [*HUGE])
+def test_a_call_that_would_not_end_is_an_error_that_the_model_sees(found: dict[str, Any], kind: str) -> None:
+    one = found[f"{TURNS}/{kind}"][0]
+    assert one["reward"] == 0, one
+    said = {message["content"] for message in one["messages"] if message["role"] == "tool"}
+    assert len(said) == 1 and all(result.startswith("Error during execution: ") for result in said), said
+    assert ("above 10000" in said.pop()) == (kind in ("power", "digits", "infinite"))
 
 
 def test_the_functions_are_openai_tools(found: dict[str, Any]) -> None:

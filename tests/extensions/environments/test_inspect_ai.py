@@ -100,3 +100,15 @@ def test_samples_of_a_server_of_ours_are_trained_and_evaluated(told: dict[str, A
     assert trained["sheet"]["data/sheet/trained_rollouts"] == 4
     assert trained["sheet"]["data/sheet/started_tokens"] == trained["sheet"]["data/sheet/trained_tokens"] > 0
     assert trained["evaluated"] == [2, 2]
+
+
+def test_code_that_blocks_costs_its_rollouts_and_those_until_it_ends() -> None:
+    with LlmServer(lambda body: "no") as endpoint:
+        told = told_by(PLACE, "blocked_task.py", endpoint.base_url, endpoint.key)
+    first, second = told["blocked"]
+    assert first.startswith("EnvironmentTimeoutError") and "a rollout did not end within 2 s" in first
+    assert told["seconds"] < 10
+    for one in (second, *told["following"]):  # each waited for the first
+        assert one.startswith("EnvironmentFailedError")
+        assert "an earlier rollout blocks inspect in this process" in one
+    assert told["later"] == ["1.0"]

@@ -117,7 +117,7 @@ def test_the_user_is_whoever_is_asked_for(told: dict[str, Any]) -> None:
 
     assert heard("a model") == ["My phone is broken."]
     assert len(heard("a function")) == 1 and heard("a function")[0].startswith("Status Bar:")
-    assert re.fullmatch(r"EnvironmentFailedError.*the user failed: KeyError.*", others["a user that fails"])
+    assert re.fullmatch(r"EnvironmentFailedError.*the user failed: .*KeyError.*", others["a user that fails"])
     first, *more = heard_of(told["tau2:telecom"]["nothing"][0])
     assert "Reason for call" in first and more == ["Yes, please do that."] * 3
 

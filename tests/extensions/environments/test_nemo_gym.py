@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import pytest
 import art
 from art.environments.adapters.registry import find_environment
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError
+from art.wire.rollouts import SAMPLE_FIELD
 from art_extensions.testing import LlmServer, ToolCalls
 
 ROOT = Path(__file__).parents[3]
@@ -99,6 +101,47 @@ async def play_all(name: str, server: LlmServer) -> list[art.Trajectory]:
         return list(await asyncio.gather(*(environment.rollout(player(server), one) for one in scenarios)))
     finally:
         await environment.close()
+
+
+@needs_package
+def test_each_reply_earns_the_reward_of_its_step() -> None:
+    """A model of our server plays the package's own server of the Gymnasium kind."""
+    row = {
+        "responses_create_params": {"input": "respond with yes, yes or yes"},
+        "follow_ups": ["respond with no, no or no", "respond with maybe, maybe or maybe"],
+        "expected_answer": "e",
+    }
+
+    async def play() -> list[tuple[str, art.Trajectory]]:
+        model = art.TrainableModel(name="turns", project="nemo-gym", base_model="art/nano-words")
+        environment = find_environment(
+            "nemo-gym:example_multi_turn_gymnasium",
+            python=str(PYTHON),
+            data=[row, {**row, "expected_answer": "no such word"}],
+            val_data=[{**row, "follow_ups": []}],
+            turn_rewards=True,
+            deadline_s=120.0,
+        )
+        scenarios = [*environment.scenarios("train"), *environment.scenarios("val")]
+        with tempfile.TemporaryDirectory() as folder:
+            async with art.LocalBackend(path=folder) as backend:
+                await model.register(backend)
+                played = [await environment.rollout(model, one, max_tokens=4) for one in scenarios]
+        await environment.close()
+        expected = [one.data["row"]["expected_answer"] for one in scenarios]
+        return list(zip(expected, played, strict=True))
+
+    lengths = []
+    for expected, one in asyncio.run(play()):
+        turns = [choice for choice in one.messages_and_choices if not isinstance(choice, dict)]
+        lengths.append(len(turns))
+        reward = float(expected in str(turns[-1].message.content).lower())
+        earned = [0.0] * (len(turns) - 1) + [reward]
+        assert one.reward == reward
+        assert one.turn_rewards == {
+            getattr(turn, SAMPLE_FIELD): part for turn, part in zip(turns, earned, strict=True)
+        }
+    assert sorted(lengths) == [1, 3, 3]
 
 
 @needs_package

@@ -26,6 +26,7 @@ TURNS = "multi_turn_base"
 OTHERS = ("simple_java", "irrelevance", "live_relevance")
 EVALUATED = ("simple_python", "irrelevance")
 REPLIES = ("right", "none", "prose", "value", "name", "twice", "broken")
+HUGE = ("power", "digits", "infinite", "wide", "digit", "deep")
 QUESTIONS = 4
 
 
@@ -67,6 +68,11 @@ def result_of(message: dict[str, Any]) -> Any:
     return made or message.get("content") or ""
 
 
+def classes_of(environment: Any, scenario: Any) -> list[str]:
+    """The classes of BFCL whose functions a conversation has."""
+    return list(environment._questions[scenario.data["question"]].checked["involved_classes"])
+
+
 def refusal(name: str, split: str = "val", **options: Any) -> str:
     try:
         find_environment(name, **options).scenarios(split)
@@ -99,6 +105,12 @@ async def main(base_url: str, key: str) -> None:
                           inference_base_url=base_url, inference_api_key=key)  # fmt: skip
         rollouts = [environment.rollout(model, one, max_tokens=64) for one in environment.scenarios("val")]
         found[f"{TURNS}/{reply}"] = [record(one) for one in await asyncio.gather(*rollouts)]
+    whole = find_environment(f"bfcl:{TURNS}", train=1000, val=1)
+    counting = [one for one in whole.scenarios("train") if "MathAPI" in classes_of(whole, one)][:1]
+    for reply in HUGE:
+        model = art.Model(name="turns", project="p", inference_model_name=f"{TURNS}/{reply}",
+                          inference_base_url=base_url, inference_api_key=key)  # fmt: skip
+        found[f"{TURNS}/{reply}"] = [record(await whole.rollout(model, one)) for one in counting]
     worlds = import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils")
     found["worlds"] = [name for name in vars(worlds) if name.startswith("art_")]
     live = find_environment("bfcl:live", val=50)
