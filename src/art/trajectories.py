@@ -80,7 +80,6 @@ T = TypeVar("T")
 MetadataValue = Any
 """Logs keep what JSON can say as it is, and show other values as text."""
 
-
 _VIEWS = "art_extensions.token_views"
 FROM_EXCHANGES = ("messages_and_choices", "tools", "additional_histories")
 """The fields that follow from the recorded calls."""
@@ -127,6 +126,8 @@ class Trajectory(BaseModel):
     """Sample -> the value of the state after its turn, for the algorithm `progress`."""
     turn_states: dict[str, str] = {}
     """Sample -> the environment's name of the state before its turn."""
+    turn_reasons: dict[str, str] = {}
+    """Sample -> why its turn earned what it did."""
     metrics: dict[str, float | int | bool] = {}
     metadata: dict[str, MetadataValue] = {}
     logs: list[str] = []
@@ -227,18 +228,22 @@ class Trajectory(BaseModel):
         self.final_policy_version = max(steps, default=self.final_policy_version)
 
     def reward_turn(
-        self, turn: Any, reward: float = 0.0, *, state: str | None = None, value: float | None = None
+        self,
+        turn: Any,
+        reward: float = 0.0,
+        *,
+        state: Any = None,
+        value: float | None = None,
+        reason: str | None = None,
     ) -> None:
         """Adds a reward to `reward` and says which turn earned it; algorithms of turns use it.
 
-        turn: a `Choice`, or the index of one in `messages_and_choices` (-1: the newest). state: the name of
-        the state before the turn; turns in one state are compared. value: of the state after it (`progress`).
-        Raises ConfigurationError for a turn that was not sampled, a state that is no text, and what is or
-        adds up to no finite number.
+        turn: a `Choice`, or the index of one (-1: the newest). state: the state before it, known by its text;
+        turns in one state are compared. value: of the state after it (`progress`). reason: for people. Raises
+        ConfigurationError for a turn that was not sampled, and what is or adds up to no finite number.
         """
-        turns = self.messages_and_choices
-        is_index = isinstance(turn, int) and -len(turns) <= turn < len(turns)
-        choice: Any = turns[turn] if is_index else turn
+        turns: Any = self.messages_and_choices
+        choice = turns[turn] if isinstance(turn, int) and -len(turns) <= turn < len(turns) else turn
         sample = sample_id(choice) if is_choice(choice) else None
         if sample is None:
             raise ConfigurationError(f"reward_turn({turn!r:.100}): no turn that ART's server sampled")
@@ -246,15 +251,12 @@ class Trajectory(BaseModel):
         for number in (earned, as_number("reward", value or 0.0)):
             if not math.isfinite(number):
                 raise ConfigurationError(f"reward_turn(): {number!r} is no finite number")
-        if not isinstance(state, str | None):
-            raise ConfigurationError(f"reward_turn(state={state!r:.100}): a state's name is text")
         self.turn_rewards[sample] = earned
         if not isinstance(self.reward, Unscored):
             self.reward += float(reward)
-        if state is not None:
-            self.turn_states[sample] = state
-        if value is not None:
-            self.turn_values[sample] = float(value)
+        self.turn_states |= {} if state is None else {sample: str(state)}
+        self.turn_values |= {} if value is None else {sample: float(value)}
+        self.turn_reasons |= {} if reason is None else {sample: str(reason)}
 
     def model_copy(
         self,
@@ -270,8 +272,7 @@ class Trajectory(BaseModel):
         copied = super().model_copy(update=update, deep=deep)
         if include_models is None and exclude_models is None:
             return copied
-        chosen: Self = copied._of_models(include_models, exclude_models, update or {})
-        return chosen
+        return cast("Self", copied._of_models(include_models, exclude_models, update or {}))
 
     def log(self, message: str) -> None:
         """Stores a line of text with the trajectory."""
@@ -431,7 +432,6 @@ def format_message(message: MessageOrChoice) -> str:
 
     Parts that are no text (images) stand in brackets.
     """
-
     plain: dict[str, Any] = dict(get_messages([message])[0])
     functions = [call["function"] for call in plain.get("tool_calls") or ()]
     lines = [f"{plain['role'].capitalize()}:", text_of_content(plain.get("content"))]
@@ -520,8 +520,7 @@ def count_rollout(
         context.fail(error)
         return error
     context.update_pbar(1)
-    trajectory: Trajectory = task.result()
-    return trajectory
+    return cast("Trajectory", task.result())
 
 
 def gathered_groups(given: Iterable[Any], caller: str) -> list[Any]:
@@ -542,9 +541,7 @@ def gathered(given: Iterable[T], caller: str) -> list[T]:
     if isinstance(items, Iterable):
         return list(items)
     if isinstance(items, PendingGroup):
-        found = (
-            "a TrajectoryGroup whose rollouts have not run: use `await art.gather_trajectory_groups([...])`"
-        )
+        found = "a TrajectoryGroup whose rollouts have not run: `await art.gather_trajectory_groups([...])`"
     elif isawaitable(items):
         found = f"{kind_of(items)}, {function_name(items)}: write `await` before this call"
     else:

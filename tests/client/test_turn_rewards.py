@@ -38,7 +38,8 @@ def test_a_turn_is_named_by_its_choice_or_its_place() -> None:
     trajectory = art.Trajectory(messages_and_choices=[ASK, first, ASK, second], reward=1.0)
     trajectory.reward_turn(first, 0.5, state="hall")
     trajectory.reward_turn(-1, 0.25)
-    trajectory.reward_turn(3, 0.25, value=4.0)
+    trajectory.reward_turn(3, 0.25, value=4.0, reason="It found the key.")
+    assert trajectory.turn_reasons == {"s2": "It found the key."}
     assert trajectory.turn_rewards == {"s1": 0.5, "s2": 0.5} and trajectory.turn_states == {"s1": "hall"}
     assert trajectory.reward == 2.0 and trajectory.turn_values == {"s2": 4.0}
     (group,) = train_groups([art.TrajectoryGroup([trajectory])])
@@ -49,6 +50,7 @@ def test_a_turn_is_named_by_its_choice_or_its_place() -> None:
     assert unscored.reward == art.Unscored("judge down")
     again = art.Trajectory.model_validate_json(trajectory.model_dump_json())
     assert again.turn_rewards == trajectory.turn_rewards
+    assert again.turn_reasons == trajectory.turn_reasons
 
 
 @pytest.mark.parametrize("turn", [0, 7, -9, "s1", None, choice(None)])
@@ -66,18 +68,18 @@ def test_a_reward_of_a_turn_is_a_finite_number(reward: Any) -> None:
     assert trajectory.turn_rewards == {}
 
 
-@pytest.mark.parametrize("state", [3, b"hall", ["hall"]])
-def test_the_name_of_a_state_is_text(state: Any) -> None:
+@pytest.mark.parametrize("state", [3, 2.5, ("hall", 1), ["hall"]])
+def test_a_state_is_known_by_its_text(state: Any) -> None:
     trajectory = art.Trajectory(messages_and_choices=[ASK, choice("s1")])
-    with pytest.raises(ConfigurationError, match="a state's name is text"):
-        trajectory.reward_turn(1, 0.5, state=state)
-    assert trajectory.turn_rewards == {} and trajectory.reward == 0.0
+    trajectory.reward_turn(1, 0.5, state=state)
+    (group,) = train_groups([art.TrajectoryGroup([trajectory])])
+    assert group.trajectories[0].turn_states == {"s1": str(state)}
 
 
 def test_a_turn_whose_rewards_overflow_is_refused_where_it_is_made() -> None:
     trajectory = art.Trajectory(messages_and_choices=[ASK, choice("s1")])
     trajectory.reward_turn(1, 1e308)
-    with pytest.raises(ConfigurationError, match="inf is no finite number"):
+    with pytest.raises(ConfigurationError, match="not all finite numbers"):
         trajectory.reward_turn(1, 1e308, value=1.0)
     assert trajectory.turn_rewards == {"s1": 1e308} and trajectory.turn_values == {}
     assert trajectory.reward == 1e308

@@ -80,6 +80,18 @@ async def test_rewards_of_turns_add_up_with_the_weights_and_replace_those_of_bef
     assert alone.reward == 0.5 and alone.turn_rewards == {}, "they were parts of the reward of before"
 
 
+async def test_the_reasons_of_turns_are_joined_and_replace_those_of_before() -> None:
+    def why(name: str, **reasons: str) -> Reward:
+        scored = Score(value=1.0, turns={"s1": 0.5, "s2": 0.5}, turn_reasons=reasons)
+        return FunctionReward(lambda one: scored, name=name)
+
+    before = TrajectoryGroup([Trajectory(turn_rewards={"s1": 0.0}, turn_reasons={"s1": "none", "s3": "old"})])
+    total = why("a", s1="near", s2="short") + 0.5 * why("b", s1="polite")
+    joined = (await total.score_group(before)).trajectories[0]
+    assert joined.turn_reasons == {"s1": "near\npolite", "s2": "short"}
+    assert (await source("c", 0.5).score_group(before)).trajectories[0].turn_reasons == {}
+
+
 async def test_an_unscored_rollout_has_no_rewards_of_turns_and_a_number_of_a_turn_is_finite() -> None:
     missing = paid("a", 1.0, s1=1.0) + source("b", Unscored("cut off"))
     assert (await missing.score_group(group())).trajectories[0].turn_rewards == {}

@@ -56,6 +56,8 @@ class Score:
     """What judges said of it, for the record of the step."""
     turns: Mapping[str, float] = field(default_factory=dict)
     """What single turns earned of `value`, by their samples; the last turn earned the rest."""
+    turn_reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why, by their samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +224,7 @@ def _with_score(reward: Reward, trajectory: Trajectory, score: Score) -> Traject
     update = {
         "reward": score.value,
         "turn_rewards": dict(score.turns),  # those of before were parts of another reward
+        "turn_reasons": dict(score.turn_reasons),
         "metrics": {**trajectory.metrics, **came_with, **score_metrics(reward, score)},
         "logs": [*trajectory.logs, *score_log_lines(reward, score)],
         "messages_and_choices": list(trajectory.messages_and_choices),
@@ -363,7 +366,12 @@ class Weighted(Reward):
             notes += score_log_lines(part.reward, score)
         value = Unscored("; ".join(missing)) if missing else total
         earned_by = {} if missing else dict(turns)
-        return Score(value=value, metrics=metrics, notes=tuple(notes), judgements=judgements, turns=earned_by)
+        scored = Score(
+            value=value, metrics=metrics, notes=tuple(notes), judgements=judgements, turns=earned_by
+        )
+        reasons_of = {one: [score.turn_reasons.get(one) for score in row] for one in earned_by}
+        why = {one: "\n".join(filter(None, given)) for one, given in reasons_of.items() if any(given)}
+        return replace(scored, turn_reasons=why)
 
     def __mul__(self, weight: float) -> Weighted:
         if isinstance(weight, bool) or not isinstance(weight, int | float):

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from art.environments.adapters.environment import Scenario, load_module, load_object, text_of_messages
 from art.errors import ConfigurationError, EnvironmentFailedError, extra_needed
-from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment, takes_options
+from art_extensions.environments.library_environment import (
+    AdapterOptions,
+    LibraryEnvironment,
+    takes_options,
+    text_in,
+)
 
 if TYPE_CHECKING:
     from art.model import Model
@@ -32,7 +37,8 @@ class GymnasiumEnvironment(LibraryEnvironment):
     """A class with `reset` and `step`, or an id of Gymnasium's registry.
 
     options: a scenario is a seed for `reset`. max_turns: replies after which a rollout ends as truncated.
-    turn_rewards: each reply earns the reward of its step, for algorithms of turns.
+    turn_rewards: each reply earns the reward of its step, for algorithms of turns; its `info` may have a
+    "reason", and the `info` before it the name of the "state" that it is in, both texts.
     config: arguments of the class, or of `gymnasium.make`.
     """
 
@@ -89,16 +95,18 @@ class GymnasiumEnvironment(LibraryEnvironment):
         with self._thread() as thread:
             world = await thread.call("making it", self._new_world)
             try:
-                observation = await thread.call("reset", _reset, self.name, world, scenario.data["seed"])
+                observation, info = await thread.call(
+                    "reset", _reset, self.name, world, scenario.data["seed"]
+                )
                 total, ended, truncated = 0.0, False, False
-                info: Mapping[str, Any] = {}
                 while not ended and conversation.turns < self._max_turns:
+                    state = text_in(info, "state")
                     conversation.add({"role": "user", "content": observation})
                     action = await conversation.ask()
                     outcome = await thread.call("step", _step, self.name, world, action)
                     observation, reward, ended, truncated, info = outcome
                     if self._turn_rewards:
-                        conversation.reward_turn(reward)
+                        conversation.reward_turn(reward, state=state, reason=text_in(info, "reason"))
                     total += reward
             finally:
                 await thread.close_world(world)
@@ -145,7 +153,7 @@ def _maker(full: str, name: str) -> tuple[Any, tuple[str, ...]]:
     return gymnasium.make, (registered,)
 
 
-def _reset(full: str, world: Any, seed: int) -> str:
+def _reset(full: str, world: Any, seed: int) -> tuple[str, Mapping[str, Any]]:
     signature = inspect.signature(world.reset)
     if "seed" not in signature.parameters and not any(
         one.kind is one.VAR_KEYWORD for one in signature.parameters.values()
@@ -155,7 +163,8 @@ def _reset(full: str, world: Any, seed: int) -> str:
             "reset(self, *, seed=None, options=None)"
         )
     result = world.reset(seed=seed)
-    return _text(full, result[0] if isinstance(result, tuple) else result)
+    observation, *more = result if isinstance(result, tuple) else (result,)
+    return _text(full, observation), (more[0] if more else None) or {}
 
 
 def _step(full: str, world: Any, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:

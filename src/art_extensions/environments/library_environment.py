@@ -145,6 +145,12 @@ def finite_reward(name: str, reward: object) -> float:
     return number
 
 
+def text_in(info: Mapping[str, Any], name: str) -> str | None:
+    """Returns a text of an environment's `info` about a turn, its "reason" or "state"; None: it has none."""
+    found = info.get(name)
+    return found if isinstance(found, str) else None
+
+
 def newest_calls(conversation: RolloutConversation) -> Sequence[Any]:
     """Returns the calls of tools in the newest reply, each with `id` and `function`."""
     choice: Any = conversation.trajectory.messages_and_choices[-1]

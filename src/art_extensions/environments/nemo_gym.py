@@ -26,6 +26,7 @@ from art_extensions.environments.library_environment import (
     finite_reward,
     newest_calls,
     takes_options,
+    text_in,
     text_of_turns,
 )
 from art_extensions.environments.nemo_gym_items import (
@@ -229,7 +230,8 @@ class NemoGymEnvironment(LibraryEnvironment):
         answer = await session.ask("/reset", row)
         total, ended = 0.0, False
         while not ended and conversation.turns < self._max_turns:
-            for output in (answer.get("info") or {}).get("tool_outputs", ()):
+            info = answer.get("info") or {}
+            for output in info.get("tool_outputs", ()):
                 conversation.add(tool_message(output))
             if answer.get("observation"):
                 conversation.add({"role": "user", "content": content_of(answer["observation"])})
@@ -240,7 +242,8 @@ class NemoGymEnvironment(LibraryEnvironment):
             answer = await session.ask("/step", {**row, "response": response})
             earned = finite_reward(self.name, answer.get("reward"))
             if self._turn_rewards:
-                conversation.reward_turn(earned)
+                reason = text_in(answer.get("info") or {}, "reason")
+                conversation.reward_turn(earned, state=text_in(info, "state"), reason=reason)
             total += earned
             ended = bool(answer.get("terminated") or answer.get("truncated"))
         return total, {"truncated": float(not ended or bool(answer.get("truncated")))}

@@ -197,15 +197,20 @@ class TurnRubricScorer(RubricScorer):
         weights = sum(one.weight for one in self.criteria)
         share = 1 / len(turns) if self._total == "mean" else 1.0
         earned: dict[str, float] = {}
+        reasons: dict[str, str] = {}
         lines: list[str] = []
         notes: list[str] = []
         for place, turn in enumerate(turns):
             given = [(one, scores[_name(turn, one.name)]) for one in self.criteria]
             value = sum(one.weight * verdict.score for one, verdict in given) / weights
             earned[str(place)] = share * value
+            said = [
+                f"{one.name} {verdict.score:g}: {_with_numbers(verdict.explanation, turns)}"
+                for one, verdict in given
+            ]
+            reasons[str(place)] = "\n".join(said)
+            lines += [f"turn {place + 1}, {line}" for line in said]
             for one, verdict in given:
-                why = _with_numbers(verdict.explanation, turns)
-                lines.append(f"turn {place + 1}, {one.name} {verdict.score:g}: {why}")
                 if verdict.note:
                     notes.append(f"turn {place + 1}, {one.name}: {verdict.note}")
         return Score(
@@ -217,6 +222,7 @@ class TurnRubricScorer(RubricScorer):
             },
             notes=tuple(notes),
             turns=earned,
+            turn_reasons=reasons,
         )
 
 
@@ -295,8 +301,8 @@ def _by_samples(group: TrajectoryGroup, scores: Sequence[Score]) -> list[Score]:
     found = []
     for trajectory, score in zip(group.trajectories, scores, strict=True):
         samples = [sample for _, sample in turns_of(trajectory)]
-        earned = (
-            {sample: score.turns[str(k)] for k, sample in enumerate(samples) if sample} if score.turns else {}
-        )
-        found.append(replace(score, turns=earned))
+        sampled = [(str(k), sample) for k, sample in enumerate(samples) if sample]
+        earned = {sample: score.turns[k] for k, sample in sampled} if score.turns else {}
+        reasons = {sample: score.turn_reasons[k] for k, sample in sampled if k in score.turn_reasons}
+        found.append(replace(score, turns=earned, turn_reasons=reasons))
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -75,6 +75,8 @@ class ShownTurn:
     finish: str | None
     reward: float | None = None
     """What the turn was given."""
+    reason: str = ""
+    """Why."""
     earned: float | None = None
     """What it and the later ones earn, as the algorithm discounts it."""
     advantage: float | None = None
@@ -92,9 +94,10 @@ def show_turns(trajectory: Trajectory, longest: int = LONGEST_SHOWN) -> list[Sho
 
 
 def with_credit(
-    turns: Sequence[ShownTurn], rewards: Mapping[str, float], record: RolloutRecord | None
+    turns: Sequence[ShownTurn], trajectory: Trajectory | None, record: RolloutRecord | None
 ) -> list[ShownTurn]:
     """Returns the turns with what the trajectory gave them, and what the record of the step says of them."""
+    rewards, reasons = ({}, {}) if trajectory is None else (trajectory.turn_rewards, trajectory.turn_reasons)
     known = RolloutRecord(rollout="", group=0, place=0, fate="") if record is None else record
     given, earned, advantages = map(
         known.by_sample, (known.turn_rewards, known.turn_returns, known.turn_advantages)
@@ -103,6 +106,7 @@ def with_credit(
         replace(
             one,
             reward=rewards.get(one.sample, given.get(one.sample)),
+            reason=shorten(visible(reasons.get(one.sample, "")))[0],
             earned=earned.get(one.sample),
             advantage=advantages.get(one.sample),
         )
@@ -114,7 +118,7 @@ def with_credit(
 
 def without_credit(turn: ShownTurn) -> ShownTurn:
     """Returns the turn as several rollouts have it, each with a credit of its own."""
-    return replace(turn, reward=None, earned=None, advantage=None)
+    return replace(turn, reward=None, reason="", earned=None, advantage=None)
 
 
 def _turns(number: int, history: Trajectory | History, longest: int) -> Iterator[ShownTurn]:

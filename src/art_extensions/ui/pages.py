@@ -278,7 +278,7 @@ def group_page(reader: RunReader, run: RunFiles, split: str, step: int, group: i
     recorded = {(one.group, one.place): one for one in records}
     ours = [_logged(found, row) for row in shown]
     turns = [
-        with_credit(show_turns(one), one.turn_rewards, recorded.get((group, row.place))) if one else []
+        with_credit(show_turns(one), one, recorded.get((group, row.place))) if one else []
         for one, row in zip(ours, shown, strict=True)
     ]
     same = common_turns([one for one in turns if one])
@@ -399,7 +399,7 @@ def rollout_page(
     found = reader.trajectory(run, split, step, group, place) if row.logged else None
     turns = show_turns(found) if found is not None else []
     record = reader.record(run, step, group, row) if split == "train" else None
-    turns = with_credit(turns, found.turn_rewards if found is not None else {}, record)
+    turns = with_credit(turns, found, record)
     ids = list(record.samples) if record is not None else [one.sample for one in turns if one.sample]
     if not ids and row.rollout:
         ids = samples_of_rollout(run, row.rollout)

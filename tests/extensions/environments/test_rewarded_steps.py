@@ -45,3 +45,34 @@ async def test_steps_of_a_world_reward_the_turns(tmp_path: Path, monkeypatch: py
     advantages = [one.turn_advantages for one in records]
     assert np.allclose(advantages, np.array(returns) - others)
     assert result.metrics["reward/turn_return_mean"] == pytest.approx(np.mean(returns))
+
+
+@pytest.mark.slow
+async def test_a_world_names_its_states_and_gives_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gigpo compares the turns of one name, whose prompts differ."""
+    monkeypatch.syspath_prepend(str(PROGRAMS))
+    model = art.TrainableModel(name="rooms", project="words", base_model="art/nano-games")
+    async with art.LocalBackend(path=str(tmp_path)) as backend:
+        await model.register(backend)
+        environment = find_environment("gymnasium:turned_world:Rooms", turn_rewards=True)
+        (scenario, *_) = environment.scenarios("train")
+        group = await art.trajectory_group(environment.rollout(model, scenario) for _ in range(8))
+        prompts = {one.messages()[2]["content"] for one in group}
+        named = [[*one.turn_states.values()] for one in group]
+        reasons = [[*one.turn_reasons.values()] for one in group]
+        earned = np.array([[*one.turn_rewards.values()] for one in group])
+        result = await backend.train(model, [group], algorithm="gigpo", learning_rate=1e-4)
+        records = read_rollouts(ModelPaths.of_model(model).path, 1)
+    assert len(prompts) == 8 and named == [["door", "room"]] * 8
+    assert reasons == [[f"step {k} is {reward:g}" for k, reward in enumerate(one, 1)] for one in earned]
+    assert result.metrics["data/sheet/trained_rollouts"] == 8
+    returns = np.stack([earned[:, 0] + 0.95 * earned[:, 1], earned[:, 1]], axis=1)
+
+    def normalized(values: np.ndarray) -> np.ndarray:
+        return (values - values.mean(0)) / (values.std(0, ddof=0) + 1e-6)
+
+    assert (earned.std(0) > 0).all(), "nothing to compare"
+    advantages = np.array([one.turn_advantages for one in records])
+    assert np.allclose(advantages, normalized(earned.sum(1))[:, None] + normalized(returns), atol=1e-4)

@@ -62,6 +62,8 @@ async def test_each_turn_earns_its_score_and_the_rollout_their_mean() -> None:
     assert (
         first.metrics["turn_rubric/near"] == pytest.approx(0.6) and first.metrics["turn_rubric/short"] == 0.5
     )
+    assert first.turn_reasons["a1"] == "near 0.2: worth 0.20\nshort 0.5: worth 0.50"
+    assert [*second.turn_reasons] == ["b0"]
     assert first.logs[0].splitlines()[2] == "turn 2, near 0.2: worth 0.20"
     assert sorted(len(one.turns) for one in asked) == [2, 4], "one question a trajectory"
 

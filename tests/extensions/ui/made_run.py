@@ -221,7 +221,7 @@ def made_run(root: Path) -> MadeRun:
 def made_run_of_turns(root: Path) -> MadeRun:
     """A run of one step, with a rollout of whose turns one was rewarded, and one without such rewards."""
     run, played = MadeRun(root), trajectory("r", 1.0, "tea")
-    played.reward_turn(2, 0.25)
+    played.reward_turn(2, 0.25, reason="It looked first.")
     played.reward_turn(4, 0.0)
     run.step(1, [[played, trajectory("q", 0.0, "tee")]])
     return run

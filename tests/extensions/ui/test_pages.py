@@ -405,8 +405,9 @@ def test_a_turn_shows_its_reward_and_its_advantage(tmp_path: Path, read: Read) -
     said = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", read(f"{RUN}/train/1/0/0")))
     assert "reward 0.250 , counts as 1.250 advantage +0.750" in said
     assert "reward 0.000 , counts as 1.000 advantage -0.125" in said.replace("−", "-")
+    assert said.count("advantage +0.750 reason: It looked first.") == 1 == said.count("reason: ")
     plain = read(f"{RUN}/train/1/0/1")
-    assert "counts as" not in plain and plain.count("advantage <b>") == 0
+    assert "reason: " not in plain and "counts as" not in plain and plain.count("advantage <b>") == 0
     side_by_side = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", read(f"{RUN}/train/1/0")))
     assert side_by_side.count("advantage +0.750") == 1 and side_by_side.count("reward 0.250 ,") == 1
     # Without the trajectory the record alone knows; without the record, the trajectory.

@@ -346,11 +346,14 @@ class RolloutConversation:
         self.turns += 1
         return text_of_content(completion.choices[0].message.content)
 
-    def reward_turn(self, reward: float) -> None:
-        """Gives the newest reply a reward, if it can be trained. NaN is left to the reward of the whole."""
+    def reward_turn(self, reward: float, *, state: str | None = None, reason: str | None = None) -> None:
+        """Gives the newest reply a reward, if it can be trained. NaN is left to the reward of the whole.
+
+        state, reason: see `Trajectory.reward_turn`.
+        """
         newest: Any = next(filter(is_choice, reversed(self.trajectory.messages_and_choices)))
         if sample_id(newest) is not None and math.isfinite(reward):
-            self.trajectory.reward_turn(newest, reward)
+            self.trajectory.reward_turn(newest, reward, state=state, reason=reason)
 
     def finish(
         self,
