@@ -1,4 +1,4 @@
-"""A resource server of the real NeMo-Gym with a fault that each row names.
+"""A resource server of the real NeMo-Gym with the fault, and the `info` of its steps, that each row has.
 
 python faulty_server.py    prints its port; run where the package is installed
 
@@ -32,6 +32,9 @@ def serve(listening: socket.socket) -> None:
     class FaultyServer(GymnasiumServer):
         config: BaseResourcesServerConfig
 
+        async def reset(self, metadata: dict[str, Any], session_id: str | None = None) -> Any:
+            return None, metadata.get("info") or {}
+
         async def step(self, action: Any, metadata: dict[str, Any], session_id: str | None = None) -> Any:
             fault = metadata["fault"]
             if fault == "hangs":
@@ -41,7 +44,7 @@ def serve(listening: socket.socket) -> None:
             if fault == "floods":
                 return "flood " * (50_000_000 // 6), 1.0, False, False, {}
             reward = {"nan": float("nan"), "word": "great"}.get(fault, 1.0)
-            return None, reward, True, False, {}
+            return None, reward, True, False, metadata.get("info") or {}
 
     port = listening.getsockname()[1]
     fields = {"name": "faulty", "host": HOST, "port": port, "entrypoint": "app.py", "domain": "other"}

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -103,6 +105,19 @@ async def play_all(name: str, server: LlmServer) -> list[art.Trajectory]:
         await environment.close()
 
 
+@contextmanager
+def own_server() -> Iterator[str]:
+    """Gives the address of a server of the package's Gymnasium kind that is no part of the package."""
+    program = str(ROOT / "tests" / "contracts" / "faulty" / "faulty_server.py")
+    command = [str(PYTHON), "-P", "-W", "ignore", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 @needs_package
 def test_each_reply_earns_the_reward_of_its_step() -> None:
     """A model of our server plays the package's own server of the Gymnasium kind."""
@@ -112,7 +127,13 @@ def test_each_reply_earns_the_reward_of_its_step() -> None:
         "expected_answer": "e",
     }
 
-    async def play() -> list[tuple[str, art.Trajectory]]:
+    named = {
+        "responses_create_params": {"input": "respond with no, no or no"},
+        "fault": "",
+        "info": {"state": "hall", "reason": "It answered.", "turns": 3},
+    }
+
+    async def play() -> tuple[list[tuple[str, art.Trajectory]], art.Trajectory]:
         model = art.TrainableModel(name="turns", project="nemo-gym", base_model="art/nano-words")
         environment = find_environment(
             "nemo-gym:example_multi_turn_gymnasium",
@@ -127,12 +148,24 @@ def test_each_reply_earns_the_reward_of_its_step() -> None:
             async with art.LocalBackend(path=folder) as backend:
                 await model.register(backend)
                 played = [await environment.rollout(model, one, max_tokens=4) for one in scenarios]
+                with own_server() as address:
+                    own = find_environment(
+                        f"nemo-gym:{address}",
+                        data=[named],
+                        val_data=[{**named, "held": 1}],
+                        turn_rewards=True,
+                    )
+                    informed = await own.rollout(model, own.scenarios("train")[0], max_tokens=4)
+                    await own.close()
         await environment.close()
         expected = [one.data["row"]["expected_answer"] for one in scenarios]
-        return list(zip(expected, played, strict=True))
+        return list(zip(expected, played, strict=True)), informed
 
+    found, informed = asyncio.run(play())
+    assert [*informed.turn_rewards.values()] == [1.0] and [*informed.turn_states.values()] == ["hall"]
+    assert [*informed.turn_reasons.values()] == ["It answered."]
     lengths = []
-    for expected, one in asyncio.run(play()):
+    for expected, one in found:
         turns = [choice for choice in one.messages_and_choices if not isinstance(choice, dict)]
         lengths.append(len(turns))
         reward = float(expected in str(turns[-1].message.content).lower())
