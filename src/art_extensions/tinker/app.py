@@ -42,10 +42,12 @@ from art_extensions.tinker.listings import listing_routes
 from art_extensions.tinker.older_clients import (
     JSON_BATCH,
     BatchAsked,
+    ClientConfigAsked,
     ForwardAsked,
     ForwardBackwardAsked,
     batch_as_json,
     pack_batch,
+    polls_for_all,
     samples_as_json,
 )
 from art_extensions.tinker.records import (
@@ -135,11 +137,13 @@ class TinkerRoutes:
 
     async def client_config(self, request: Request) -> Response:
         await self.owner(request)
+        asked = await read(request, ClientConfigAsked)
         # Releases up to 0.22 send JSON where the first of these is not set.
         flags = {
             "proto_write_fwdbwd": True,
             "proto_compress_fwdbwd": True,
             "sample_join_sampling_session": True,
+            "sample_use_retrieve_futures": polls_for_all(asked),
         }
         # Where torch is missing here, as beside a server elsewhere, the client computes its losses itself.
         return JSONResponse({**flags, "custom_loss_server_side": is_installed("torch")})
@@ -384,6 +388,7 @@ class TinkerRoutes:
 
     async def asample(self, request: Request) -> Response:
         owner, asked = await self.owner(request), await read(request, SampleAsked)
+        self.samples.check_room(owner, asked)  # before anything is written
         fetched = self.samples.take_fetched()
 
         def note(tables: Tables) -> Sampler:

@@ -26,6 +26,11 @@ class EndedSamples:
     is_polled: bool = False
     _more: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def unread(self) -> int:
+        """The requests that ended since the cursor of a client that polls; 0 for one that does not."""
+        return len(self.places) if self.is_polled else 0
+
     def put(self, request_id: str) -> None:
         """A request has ended."""
         self.newest += 1

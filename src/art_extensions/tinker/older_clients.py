@@ -1,19 +1,36 @@
 """Clients up to release 0.22, which speak JSON: their batches are packed into the message that later clients
-send, and what such a message answers is written as JSON.
+send, and what such a message answers is written as JSON. Those up to 0.36 poll for each sample by itself.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict
 
 from art_extensions.tinker import tinker_public_pb2 as messages
 from art_extensions.tinker.records import Asked, RunAsked
 from art_extensions.tinker.refusals import refusal
 from art_extensions.tinker.sample_response import NO_LOGPROB
 from art_extensions.tinker.tensors import float_bytes, id_bytes, long_bytes
+
+POLLING_SINCE = (0, 38)
+"""The first release that says which results it has fetched, and stops polling where nothing is to be told."""
+
+
+class ClientConfigAsked(Asked):
+    model_config = ConfigDict(extra="ignore")
+
+    sdk_version: str = ""
+
+
+def polls_for_all(asked: ClientConfigAsked) -> bool:
+    """Returns whether a client is to poll for all samples at once. An unknown release is not."""
+    release = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.|$)", asked.sdk_version)
+    return release is not None and (int(release[1]), int(release[2])) >= POLLING_SINCE
 
 
 class TokensAsked(Asked):

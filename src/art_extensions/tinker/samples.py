@@ -1,14 +1,18 @@
-"""Samples: futures in memory. After a restart the client is told that one is gone, and asks for it again."""
+"""Samples: futures in memory. After a restart the client is told that one is gone, and asks for it again.
+
+The SDK that polls for all samples at once has no limit of its own: what waits here has one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from art.errors import ARTError, NotFoundError
+from art.errors import ARTError, NotFoundError, OverloadedError
 from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.ended_samples import EndedSamples, client_of
 from art_extensions.tinker.prompt_places import alternatives_of, with_alternatives
@@ -24,6 +28,12 @@ KEPT_S = 600.0
 """How long a result stays that nobody fetched, or that nobody said to have."""
 MOST_KEPT = 20_000
 """The results that stay. The client asks again for a sample whose result is gone."""
+MOST_OPEN = 4096
+"""The requests of an owner that are open at once. The client waits after a refusal, and asks again."""
+MOST_TOKENS = 1 << 23
+"""The tokens of the prompts of all open requests, some 300 MB."""
+AT_ONCE = 90
+"""The requests of an owner that the server has at once. Its other connections, of 100, are for training."""
 NOT_SERVED = "model_not_found"
 
 
@@ -49,13 +59,32 @@ class SampleFutures:
         self._futures: dict[str, SampleFuture] = {}
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._ended: dict[tuple[str, int], EndedSamples] = {}
+        self._open: Counter[str] = Counter()
+        self._open_tokens = 0
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
         self.fetched: set[str] = set()
 
+    def check_room(self, owner: str, asked: SampleAsked) -> None:
+        """Raises OverloadedError (429) where too much of the owner waits already, for samples or for its
+        client to fetch them, or too much of all owners together.
+        """
+        size, opened = _size(asked), self._open[owner]
+        if opened >= MOST_OPEN:
+            raise OverloadedError(f"{opened} requests for samples are open, of at most {MOST_OPEN}")
+        if opened and self._open_tokens + size > MOST_TOKENS:
+            raise OverloadedError(
+                f"open requests for samples have {self._open_tokens} prompt tokens, of at most {MOST_TOKENS}"
+            )
+        client = client_of(f"{asked.sampling_session_id}:{asked.seq_id or 0}")
+        if client in self._ended and self._ended[client].unread > MOST_KEPT:
+            raise OverloadedError(f"more than {MOST_KEPT} samples ended that were not fetched")
+
     def submit(self, sampler: Sampler, asked: SampleAsked) -> tuple[str, SampleFuture]:
-        """The id, and the future, which is being worked on."""
+        """The id, and the future, which is being worked on. Raises OverloadedError."""
         request_id = sample_id(sampler, asked)
         known = self._futures.get(request_id)
         if known is None or known.owner != sampler.owner:
+            self.check_room(sampler.owner, asked)
             self._prune()
             known = self._futures[request_id] = SampleFuture(
                 owner=sampler.owner,
@@ -63,7 +92,16 @@ class SampleFutures:
                 sequence_ids=[f"{request_id}:{number}" for number in range(asked.num_samples)],
             )
             known.task = asyncio.create_task(self._sample(known, sampler, asked, request_id), name=request_id)
+            self._count(sampler.owner, 1, size := _size(asked))
+            known.task.add_done_callback(lambda _: self._count(sampler.owner, -1, -size))
         return request_id, known
+
+    def _count(self, owner: str, opened: int, tokens: int) -> None:
+        self._open[owner] += opened
+        self._open_tokens += tokens
+        if not self._open[owner]:
+            del self._open[owner]
+            self._turns.pop(owner, None)
 
     def find(self, owner: str, request_id: str) -> SampleFuture | None:
         """The future of an owner; None where there is none, or none any more."""
@@ -153,8 +191,13 @@ class SampleFutures:
         self._ended_of(client_of(request_id)).put(request_id)
 
     async def _generate(self, sampler: Sampler, asked: SampleAsked) -> dict[str, Any]:
-        """The reply of the server. One that was started again serves nothing, and is told to."""
+        """The reply of the server."""
         server, wanted = await self._server_of(sampler.owner), generate_request(sampler.model, asked)
+        async with self._turns[sampler.owner]:
+            return await self._ask(server, wanted, sampler)
+
+    async def _ask(self, server: ArtServer, wanted: dict[str, Any], sampler: Sampler) -> dict[str, Any]:
+        """A server that was started again serves nothing, and is told to."""
         try:
             return await server.generate(wanted)
         except NotFoundError as error:
@@ -171,6 +214,12 @@ class SampleFutures:
 def sample_id(sampler: Sampler, asked: SampleAsked) -> str:
     """The id of a request."""
     return f"{sampler.sampler_id}:{asked.seq_id or 0}"
+
+
+def _size(asked: SampleAsked) -> int:
+    """The ids of a prompt that was not checked yet."""
+    ids = [one.get("tokens") for one in asked.prompt.chunks]
+    return sum(len(one) for one in ids if isinstance(one, list))
 
 
 async def _serve(server: ArtServer, sampler: Sampler) -> None:

@@ -153,3 +153,16 @@ async def test_a_run_of_json_alone_and_its_end(tmp_path: Path) -> None:
         assert refused.status_code == 400 and "was unloaded" in refused.json()["detail"]
         missing = await client.post("unload_model", {"model_id": "none"})
         assert missing.status_code == 404
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("release", "polls"),
+    [("0.38.0", True), ("0.39.1", True), ("1.0", True), ("0.36.0", False), ("0.9", False), ("new", False)],
+)
+async def test_only_releases_that_say_what_they_have_poll_for_all(
+    release: str, polls: bool, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, ScriptedServer()) as client:
+        flags = (await client.post("client/config", {"sdk_version": release, "more": 1})).json()
+        assert flags["sample_use_retrieve_futures"] is polls

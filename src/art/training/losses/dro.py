@@ -18,7 +18,8 @@ class DroParams:
 
 
 def dro(x: LossInputs, params: DroParams) -> LossOutput:
-    penalty_E = params.beta / 2 * x.log_ratio_E.square()
+    # Not the bounded ratio: a square needs no bound, and a penalty without a gradient would hold nothing.
+    penalty_E = params.beta / 2 * (x.logprobs_E - x.proximal_logprobs_E).square()
     return LossOutput(
         loss=x.mean(penalty_E - x.advantages_E * x.logprobs_E),
         metrics={"loss/penalty_mean": x.share(penalty_E)},
