@@ -82,7 +82,7 @@ from art_extensions.tinker.runs import (
     require_open,
 )
 from art_extensions.tinker.samples import SampleFutures, sample_id
-from art_extensions.tinker.saved_weights import find_sampler, find_usable
+from art_extensions.tinker.saved_weights import find_sampler
 from art_extensions.tinker.sessions import KeyRing, Sessions
 from art_extensions.tinker.store import (
     KeptLoss,
@@ -95,6 +95,7 @@ from art_extensions.tinker.store import (
     TinkerStore,
     now,
 )
+from art_extensions.tinker.weights_sources import find_source
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -345,11 +346,9 @@ class TinkerRoutes:
         server = await self.keys.server(owner)
         base, model, step = asked.base_model or "", asked.base_model or "", None
         if asked.model_path is not None:
-            path = asked.model_path
-            saved = await self.store.run(lambda tables: find_usable(tables, path, owner))
-            run = await self.store.run(lambda tables: tables.find(Run, run_id=saved.run_id))
-            base, step = run.base_model if run is not None else base, saved.step
-            model = await server.serve(saved.model, saved.step)
+            source = await find_source(self.store, server, asked.model_path, owner)
+            base, step = source.base_model or base, source.step
+            model = await server.serve(source.model, source.step, source.project)
         else:
             model = await load_base(server, base)
         sampler = Sampler(

@@ -25,6 +25,8 @@ from art.wire.models import (
     LoadBaseRequest,
     Manifest,
     ModelInfo,
+    ModelList,
+    ModelSummary,
     RegisterRequest,
 )
 from art.wire.training import LoraSpec
@@ -50,6 +52,14 @@ class ArtServer:
         asked = RegisterRequest(project=PROJECT, name=name, base_model=base_model, lora=lora, seed=seed)
         return await self._connection.call("POST", "/art/models", ModelInfo, asked, deadline_s=START_S)
 
+    async def model(self, project: str, name: str) -> ModelInfo:
+        """A model of any project."""
+        return await self._connection.call("GET", named_path(project, name), ModelInfo)
+
+    async def models(self) -> list[ModelSummary]:
+        """All models of all projects."""
+        return (await self._connection.call("GET", "/art/models", ModelList)).models
+
     async def load_base(self, base_model: str) -> str:
         """Serves a base model. Returns what to ask for as `model`."""
         asked = LoadBaseRequest(base_model=base_model)
@@ -72,16 +82,16 @@ class ArtServer:
             "POST", f"{self._path(name)}/step", MadeStep, asked, deadline_s=WORK_S
         )
 
-    async def serve(self, name: str, step: int) -> str:
+    async def serve(self, name: str, step: int, project: str = PROJECT) -> str:
         """Returns what to ask for as `model`."""
         asked = ServeStepRequest(step=step)
-        path = f"{self._path(name)}/serve"
+        path = f"{named_path(project, name)}/serve"
         served = await self._connection.call("POST", path, ServedStep, asked, deadline_s=WORK_S)
         return served.model
 
-    async def fork(self, name: str, source: str, step: int, *, weights_only: bool) -> None:
-        """Begins a new run where another one stands."""
-        asked = ForkRequest(from_name=source, step=step, weights_only=weights_only)
+    async def fork(self, name: str, project: str, source: str, step: int, *, weights_only: bool) -> None:
+        """Begins a new run where another model of any project stands."""
+        asked = ForkRequest(from_project=project, from_name=source, step=step, weights_only=weights_only)
         await self._connection.call("POST", f"{self._path(name)}/fork", ForkReply, asked, deadline_s=WORK_S)
 
     async def release(self, name: str) -> None:
@@ -92,14 +102,15 @@ class ArtServer:
         """Deletes a run with all its steps."""
         await self._connection.call("DELETE", self._path(name), DeleteModelReply)
 
-    async def files(self, name: str, step: int) -> Manifest:
+    async def files(self, name: str, step: int, project: str = PROJECT) -> Manifest:
         """The names, sizes and digests of a step's files."""
-        return await self._connection.call("GET", f"{self._path(name)}/checkpoints/{step}/files", Manifest)
+        path = f"{named_path(project, name)}/checkpoints/{step}/files"
+        return await self._connection.call("GET", path, Manifest)
 
-    async def file(self, name: str, step: int, file: str) -> bytes:
+    async def file(self, name: str, step: int, file: str, project: str = PROJECT) -> bytes:
         """One of these files."""
         client = await self._connection.client()
-        path = f"{self._path(name)}/checkpoints/{step}/files/{file}"
+        path = f"{named_path(project, name)}/checkpoints/{step}/files/{file}"
         reply = await client.get(path, timeout=httpx.Timeout(WORK_S, connect=CONNECT_S))
         if reply.status_code != 200:
             raise response_error(reply, f"GET {path}")

@@ -11,6 +11,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from art.errors import NotFoundError
+from art.wire.models import ModelSummary
+from art_extensions.tinker.art_server import PROJECT
 from art_extensions.tinker.bodies import read
 from art_extensions.tinker.records import PathAsked, ProjectAsked, TtlAsked
 from art_extensions.tinker.refusals import refusal
@@ -19,6 +21,7 @@ from art_extensions.tinker.saved_weights import KINDS, find_own, find_weights, i
 from art_extensions.tinker.session_search import SearchAsked, search_sessions
 from art_extensions.tinker.sessions import KeyRing
 from art_extensions.tinker.store import Run, Sampler, SavedCheckpoint, Tables, TinkerSession, TinkerStore
+from art_extensions.tinker.weights_sources import ART, art_model, art_step, find_source, is_art_path
 
 OwnerOf = Callable[[Request], Awaitable[str]]
 _MOST_DIGITS = 10
@@ -44,14 +47,30 @@ class Listings:
 
     async def training_run(self, request: Request) -> Response:
         owner = await self._owner_of(request)
+        if (model := await self._art_model(owner, request)) is not None:
+            return JSONResponse(_art_run(owner, model))
         run = await _run_of(self._store, owner, request)
         saved = await self._store.run(lambda tables: _saved(tables, owner=owner))
         return JSONResponse(_run(run, saved))
 
     async def run_checkpoints(self, request: Request) -> Response:
-        run = await _run_of(self._store, await self._owner_of(request), request)
+        owner = await self._owner_of(request)
+        if (model := await self._art_model(owner, request)) is not None:
+            return JSONResponse({"checkpoints": _art_checkpoints(model)})
+        run = await _run_of(self._store, owner, request)
         saved = await self._store.run(lambda tables: _saved(tables, run_id=run.run_id))
         return JSONResponse({"checkpoints": [_checkpoint(one) for one in saved]})
+
+    async def _art_model(self, owner: str, request: Request) -> ModelSummary | None:
+        """The model of ART's own that the address names; None where it is a run's. Raises NotFoundError."""
+        asked = art_model(request.path_params["run_id"])
+        if asked is None:
+            return None
+        models = await (await self._keys.server(owner)).models()
+        found = [one for one in models if (one.project, one.name) == asked]
+        if not found:
+            raise NotFoundError(f"no model {'/'.join(asked)!r} of this key", status=404)
+        return found[0]
 
     async def checkpoints(self, request: Request) -> Response:
         owner = await self._owner_of(request)
@@ -60,7 +79,8 @@ class Listings:
         return JSONResponse({"checkpoints": [_checkpoint(one) for one in shown], "cursor": cursor})
 
     async def delete(self, request: Request) -> Response:
-        path, owner = _path(request), await self._owner_of(request)
+        owner = await self._owner_of(request)
+        path = _saved_path(request)
         if not await self._store.run(lambda tables: tables.delete(SavedCheckpoint, path=path, owner=owner)):
             raise NotFoundError(f"no checkpoint {path!r} of this key", status=404)
         return Response(status_code=204)
@@ -82,29 +102,33 @@ class Listings:
     async def file(self, request: Request) -> Response:
         """A file of the adapter, as PEFT has it."""
         owner = await self._owner_of(request)
-        saved = await self._store.run(lambda tables: find_own(tables, _path(request), owner))
-        server = await self._keys.server(owner)
-        name = request.path_params["file"]
-        return Response(
-            await server.file(saved.model, saved.step, name), media_type="application/octet-stream"
-        )
+        project, model, step = await self._place(request, owner)
+        found = await (await self._keys.server(owner)).file(model, step, request.path_params["file"], project)
+        return Response(found, media_type="application/octet-stream")
 
     async def files(self, request: Request) -> Response:
         owner = await self._owner_of(request)
-        saved = await self._store.run(lambda tables: find_own(tables, _path(request), owner))
-        manifest = await (await self._keys.server(owner)).files(saved.model, saved.step)
+        project, model, step = await self._place(request, owner)
+        manifest = await (await self._keys.server(owner)).files(model, step, project)
         return Response(manifest.model_dump_json(), media_type="application/json")
+
+    async def _place(self, request: Request, owner: str) -> tuple[str, str, int]:
+        """The project, the model and the step of the address."""
+        path = _path(request)
+        if is_art_path(path):
+            return art_step(path)
+        saved = await self._store.run(lambda tables: find_own(tables, path, owner))
+        return PROJECT, saved.model, saved.step
 
     async def weights_info(self, request: Request) -> Response:
         owner = await self._owner_of(request)
         path = (await read(request, PathAsked)).tinker_path
+        if is_art_path(path):
+            source = await find_source(self._store, await self._keys.server(owner), path, owner)
+            return JSONResponse(_weights_info(source.base_model, source.lora))
         saved = await self._store.run(lambda tables: find_weights(tables, path, owner))
         run = await self._store.run(lambda tables: tables.find(Run, run_id=saved.run_id))
-        lora: Mapping[str, Any] = {} if run is None else run.lora
-        base = "" if run is None else run.base_model
-        return JSONResponse(
-            {"base_model": base, "is_lora": True, "lora_rank": lora.get("r"), "train_unembed": False}
-        )
+        return JSONResponse(_weights_info("", {}) if run is None else _weights_info(run.base_model, run.lora))
 
     async def sessions(self, request: Request) -> Response:
         owner = await self._owner_of(request)
@@ -168,13 +192,21 @@ async def _run_of(store: TinkerStore, owner: str, request: Request) -> Run:
 
 
 async def _change(store: TinkerStore, owner: str, request: Request, **values: Any) -> None:
-    where = {"path": _path(request), "owner": owner}
+    where = {"path": _saved_path(request), "owner": owner}
     if not await store.run(lambda tables: tables.change(SavedCheckpoint, where, **values)):
         raise NotFoundError(f"no checkpoint {where['path']!r} of this key", status=404)
 
 
 def _path(request: Request) -> str:
     return "tinker://{run_id}/{kind}/{name}".format_map(request.path_params)
+
+
+def _saved_path(request: Request) -> str:
+    """The path of weights that a program saved. Raises RequestError for those of a model of ART's own."""
+    path = _path(request)
+    if is_art_path(path):
+        raise refusal(f"{path!r} is of a model that ART trains: ART decides which of its steps stay")
+    return path
 
 
 def _runs(tables: Tables, owner: str, project_id: str | None) -> list[Run]:
@@ -216,6 +248,37 @@ def _run(run: Run, saved: list[SavedCheckpoint]) -> dict[str, Any]:
         "last_sampler_checkpoint": _checkpoint(sampler[0]) if sampler else None,
         "user_metadata": {name: str(value) for name, value in run.metadata.items()},
     }
+
+
+def _weights_info(base_model: str, lora: Mapping[str, Any]) -> dict[str, Any]:
+    return {"base_model": base_model, "is_lora": True, "lora_rank": lora.get("r"), "train_unembed": False}
+
+
+def _art_run(owner: str, model: ModelSummary) -> dict[str, Any]:
+    """A model of ART's own, as if it were a run. Its rank is in the information of its weights."""
+    checkpoints = _art_checkpoints(model)
+    return {
+        "training_run_id": f"{ART}{model.project}:{model.name}",
+        "base_model": model.base_model,
+        "model_owner": owner,
+        "is_lora": True,
+        "last_request_time": _time(model.updated_at or 0.0),
+        "last_checkpoint": checkpoints[-1] if checkpoints else None,
+    }
+
+
+def _art_checkpoints(model: ModelSummary) -> list[dict[str, Any]]:
+    """Its steps. What is known of their time is when the newest was made."""
+    return [
+        {
+            "checkpoint_id": f"weights/{step}",
+            "checkpoint_type": "training",
+            "time": _time(model.updated_at or 0.0),
+            "tinker_path": f"tinker://{ART}{model.project}:{model.name}/weights/{step}",
+            "public": False,
+        }
+        for step in model.checkpoints
+    ]
 
 
 def _checkpoint(saved: SavedCheckpoint) -> dict[str, Any]:

@@ -11,7 +11,8 @@ token, A: its advantage, w: its weight.
     gspo                 -min(s A, clip(s) A); s has the value of the geometric mean of the ratios that
                          sequence_ratio_mask marks, and the gradient of the token's own logprob
 
-The trainer computes them; `elementwise_loss` says afterwards what each token had in the sum.
+The trainer computes them; `elementwise_loss` says afterwards what each token had in the sum. A log r that is
+an exponent is held within +-20, where it has no gradient; that of dro is as it is.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ CUSTOM = "custom"
 """The loss of a program's own, of which a request says the id."""
 TARGETS, WEIGHTS, LOGPROBS, ADVANTAGES = "target_tokens", "weights", "logprobs", "advantages"
 MASK, RATIO_MASK = "mask", "sequence_ratio_mask"
+MAX_LOG_RATIO = 20.0
+"""The trainer's bound of an exponent."""
 _LOW, _HIGH, _BETA = "clip_low_threshold", "clip_high_threshold", "beta"
 
 
@@ -139,6 +142,8 @@ def elementwise_loss(
         return -logprobs * columns[WEIGHTS] if WEIGHTS in columns else -logprobs
     values = _values(loss_fn, find_loss(loss_fn), config)
     advantages, difference = columns[ADVANTAGES], logprobs - columns[LOGPROBS]
+    if loss_fn != "dro":
+        difference = np.clip(difference, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     if loss_fn == "gspo":
         inside = columns[RATIO_MASK] != 0
         if not inside.any():

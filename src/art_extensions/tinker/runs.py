@@ -58,7 +58,6 @@ from art_extensions.tinker.run_settings import adam_of
 from art_extensions.tinker.saved_weights import (
     EXTERNAL,
     adapter_files,
-    find_usable,
     keep_saved_steps,
     save_path,
     stored_until,
@@ -76,6 +75,7 @@ from art_extensions.tinker.store import (
     TinkerStore,
     now,
 )
+from art_extensions.tinker.weights_sources import find_source
 
 _log = logging.getLogger(__name__)
 
@@ -295,12 +295,11 @@ class TrainingRuns:
     async def _begin_with(self, run: Run, name: str, request: QueuedRequest) -> Done:
         asked = _read(LoadWeights, request)
         _refuse_foreign(asked)
-        source = await self._store.run(lambda tables: find_usable(tables, asked.path, run.owner))
         server = await self._server_of(run.owner)
-        origin = await self._store.run(lambda tables: tables.find(Run, run_id=source.run_id))
-        lora = LoraSpec.model_validate((origin or run).lora)
-        await server.fork(name, source.model, source.step, weights_only=not asked.optimizer)
-        base = asked.base_model or (origin or run).base_model
+        source = await find_source(self._store, server, asked.path, run.owner)
+        lora = LoraSpec.model_validate(source.lora or run.lora)
+        await server.fork(name, source.project, source.model, source.step, weights_only=not asked.optimizer)
+        base = asked.base_model or source.base_model or run.base_model
         info = await server.register(name, base, lora, _seed(run))
         changed = {"name": name, "base_model": base, "step": info.step, "lora": lora.model_dump()}
         return Done(result=_json(model_id=run.run_id, path=source.path, type="load_weights"), run=changed)

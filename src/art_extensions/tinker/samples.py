@@ -21,6 +21,7 @@ from art_extensions.tinker.refusals import failure_of, refusal
 from art_extensions.tinker.sample_response import AnswerSequence, sample_response
 from art_extensions.tinker.saved_weights import model_of
 from art_extensions.tinker.store import Sampler, now
+from art_extensions.tinker.weights_sources import art_step, is_art_path
 
 _log = logging.getLogger(__name__)
 
@@ -225,6 +226,9 @@ def _size(asked: SampleAsked) -> int:
 async def _serve(server: ArtServer, sampler: Sampler) -> None:
     if sampler.step is None:
         await server.load_base(sampler.base_model)
+    elif sampler.path is not None and is_art_path(sampler.path):
+        project, name, step = art_step(sampler.path)
+        await server.serve(name, step, project)
     else:
         await server.serve(model_of(sampler.model), sampler.step)
 

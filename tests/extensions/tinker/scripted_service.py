@@ -95,15 +95,15 @@ class ScriptedServer(ArtServer):
         content = [{"logprob": -0.5, "top_logprobs": []}]
         return {"choices": [{"token_ids": [7], "logprobs": {"content": content}, "finish_reason": "length"}]}
 
-    async def serve(self, name: str, step: int) -> str:
+    async def serve(self, name: str, step: int, project: str = "tinker") -> str:
         return f"{name}@{step}"
 
-    async def files(self, name: str, step: int) -> Manifest:
+    async def files(self, name: str, step: int, project: str = "tinker") -> Manifest:
         sizes = {file: ManifestEntry(sha256="0" * 64, size=len(one)) for file, one in self.adapter.items()}
         trainers = {"optimizer.safetensors": ManifestEntry(sha256="0" * 64, size=9)}
         return Manifest(files={**sizes, **trainers})
 
-    async def file(self, name: str, step: int, file: str) -> bytes:
+    async def file(self, name: str, step: int, file: str, project: str = "tinker") -> bytes:
         return self.adapter[file]
 
     async def served(self) -> dict[str, int | None]:

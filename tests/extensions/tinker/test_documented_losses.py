@@ -4,14 +4,17 @@ derivative by each target's logprob.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from loss_formulas import CASES, Formula, evaluate, random_call
+from loss_formulas import CASES, Formula, dro, evaluate, random_call
 from loss_requests import datum, read
 
-from art.training.losses.base import LossInputs
+from art.training.losses.base import MAX_LOG_RATIO, LossInputs
 from art.training.losses.registry import make_loss
+from art_extensions.tinker import loss_functions
 from art_extensions.tinker.batches import LossBatch, loss_batch
 from art_extensions.tinker.forward_backward import ForwardBackwardCall
 from art_extensions.tinker.loss_functions import elementwise_loss
@@ -61,6 +64,68 @@ def test_value_and_gradient(formula: Formula, config: dict[str, float], seed: in
     expected = torch.autograd.grad(documented, logprobs)
     for found, wanted in zip(torch.autograd.grad(ours, logprobs), expected, strict=True):
         assert torch.allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+FAR = [-60.0, -25.0, -20.5, 19.5, 20.5, 25.0, 60.0]
+"""Log ratios."""
+
+
+def far_call(loss_fn: str, config: dict[str, float]) -> tuple[ForwardBackwardCall, list[torch.Tensor]]:
+    """A datum whose tokens have these log ratios, and the policy's logprobs."""
+    policy = torch.tensor([min(one, 0.0) - 1.0 for one in FAR], dtype=torch.float64)
+    columns: dict[str, Any] = {
+        "logprobs": policy.numpy() - FAR,
+        "advantages": [1.0, -0.5, 0.25, 2.0, -1.0, 0.0, 0.75],
+    }
+    if loss_fn == "gspo":
+        columns["sequence_ratio_mask"] = [1.0] * len(FAR)
+    ids = list(range(len(FAR)))
+    call = read(datum(ids, target_tokens=ids, **columns), loss_fn=loss_fn, config=config)
+    stored = torch.from_numpy(call.data[0].columns["logprobs"]).double()
+    return call, [(stored + torch.tensor(FAR, dtype=torch.float64)).requires_grad_()]
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.7])
+def test_dro_is_the_formula_at_any_log_ratio(beta: float) -> None:
+    call, logprobs = far_call("dro", {"beta": beta})
+    documented = torch.stack(evaluate(dro, {"beta": beta}, call, logprobs)).sum()
+    ours = trained(loss_batch(call), logprobs)
+    assert ours.item() == pytest.approx(documented.item(), rel=1e-12)
+    (expected,) = torch.autograd.grad(documented, logprobs)
+    (found,) = torch.autograd.grad(ours, logprobs)
+    assert torch.allclose(found, expected, rtol=1e-12)
+    assert bool((found[:3] < 0).all()) and bool((found[-3:] > 0).all()), "it does not pull back"
+    parts = elementwise_loss("dro", {"beta": beta}, call.data[0].columns, logprobs[0].detach().numpy())
+    assert parts.sum() == pytest.approx(documented.item(), rel=1e-12)
+
+
+def test_dro_s_gradient_is_finite_in_float32_at_every_logprob_of_a_model() -> None:
+    far = torch.tensor([-1e4, -1e-4], requires_grad=True)
+    sampled = torch.tensor([-1e-4, -1e4])
+    inputs = LossInputs(
+        logprobs_E=far,
+        sampled_logprobs_E=sampled,
+        proximal_logprobs_E=sampled,
+        advantages_E=torch.ones(2),
+        weights_E=torch.ones(2),
+        sequence_E=torch.tensor([0, 0]),
+        normalizer=1.0,
+    )
+    (slope,) = torch.autograd.grad(
+        make_loss(loss_batch(far_call("dro", {"beta": 0.5})[0]).algorithm)(inputs).loss, [far]
+    )
+    assert slope.tolist() == pytest.approx([-5001.0, 4999.0], rel=1e-6)
+
+
+@pytest.mark.parametrize("loss_fn", ["importance_sampling", "ppo", "cispo", "gspo"])
+def test_the_terms_of_far_tokens_are_those_that_are_trained(loss_fn: str) -> None:
+    config = {"clip_low_threshold": 0.5, "clip_high_threshold": 1e30} if loss_fn in ("cispo", "gspo") else {}
+    call, logprobs = far_call(loss_fn, config)
+    ours = trained(loss_batch(call), logprobs)
+    assert torch.isfinite(torch.autograd.grad(ours, logprobs, retain_graph=True)[0]).all()
+    parts = elementwise_loss(loss_fn, config, call.data[0].columns, logprobs[0].detach().numpy())
+    assert parts.sum() == pytest.approx(ours.item(), rel=1e-9)
+    assert loss_functions.MAX_LOG_RATIO == MAX_LOG_RATIO
 
 
 def test_a_mask_leaves_tokens_out() -> None:

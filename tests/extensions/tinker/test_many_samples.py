@@ -1,11 +1,10 @@
-"""Many samples at once: the real SDK polls for all of them together, and what waits at the server is bounded."""
+"""Many samples at once: the real SDK polls for all of them together, and what waits there is bounded."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -221,7 +220,9 @@ async def test_the_server_has_so_many_at_once(tmp_path: Path) -> None:
     assert server.most_running == samples.AT_ONCE
 
 
-async def test_a_client_that_polls_no_more_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_polls_no_more_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(samples, "MOST_KEPT", 2)
     async with serving(tmp_path, ScriptedServer()) as client:
         sampler = await make_sampler(client)
@@ -241,5 +242,3 @@ async def refused(client: Any, sampler: str, number: int) -> str:
     reply = await client.post("asample", asked)
     assert reply.status_code == 429, reply.text
     return str(reply.json()["detail"])
-
-
