@@ -62,6 +62,7 @@ from art_extensions.tinker.saved_weights import (
     save_path,
     stored_until,
 )
+from art_extensions.tinker.step_rollouts import StepRollouts
 from art_extensions.tinker.store import (
     COPY,
     UNLOADED,
@@ -120,6 +121,7 @@ class TrainingRuns:
         """The runs that a request came to since their worker looked."""
         self._ends: dict[str, asyncio.Event] = {}
         """One for each request that somebody waits for."""
+        self._rollouts = StepRollouts(store, _call_of)
         self._contexts: dict[str, int] = {}
         """Tokens that the base models have room for, by name."""
         self._carry_out: Mapping[str, Callable[[Run, QueuedRequest], Awaitable[Done]]] = {
@@ -230,6 +232,7 @@ class TrainingRuns:
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
         self._arrivals.discard(run.run_id)
+        self._rollouts.forget(run.run_id)
         await self._store.run(partial(_give_up, run_id=run.run_id, why=why))
         for request_id in [one for one in self._ends if one.startswith(f"{run.run_id}:")]:
             self._tell_end(request_id)
@@ -410,6 +413,7 @@ class TrainingRuns:
         server = await self._server_of(run.owner)
         made = await self._counting_on(run, earlier, lambda: server.step(run.name, asked))
         await asyncio.to_thread(record_step, run, made, [one.result or b"" for one in earlier])
+        await self._rollouts.record(run, made, request.seq, earlier)
         norm = made.metrics["loss/grad_norm"]
         return Done(
             result=_json(metrics={"unclipped_grad_l2:mean": norm, "learning_rate:mean": adam.learning_rate}),
