@@ -34,6 +34,14 @@ def tinker(
             "is alone. Without it, those that come together share a pass over the base model.",
         ),
     ] = False,
+    report: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRACKER",
+            help="A tracker that gets the steps of the runs on this machine: mlflow, otel, tensorboard, "
+            "trackio, or one of a package of yours. May be repeated.",
+        ),
+    ] = None,
     server: Annotated[
         str | None,
         typer.Option(
@@ -50,7 +58,9 @@ def tinker(
     with readable_errors():
         require_extra("tinker", "art tinker")
         from art_extensions.tinker import service
+        from art_extensions.tinker.run_records import check_reports
 
+        check_reports(report or ())
         if server is not None and (base_model or turns):
             raise ConfigurationError(
                 "--base-model and --turns are for a server of this machine: leave out --server, or them"
@@ -59,14 +69,10 @@ def tinker(
             require_extra("local", "art tinker", remedy="or name a server that runs: --server URL")
             connect = service.local_connect(_local(data_dir, engine, base_model or [], turns=turns))
         else:
-            key = variable(API_KEY)
-            if not key:
-                raise ConfigurationError("set ART_API_KEY to the key of the server that --server names")
-            connect = service.remote_connect(server.rstrip("/").removesuffix("/v1"), key)
+            connect = service.remote_connect(server.rstrip("/").removesuffix("/v1"), _key_of_server())
         folder = (data_dir / "tinker").absolute()
-        serving = service.serve(
-            folder, connect, base_models=base_model or (), host=host, port=port, on_ready=print_variables
-        )
+        place: Any = {"host": host, "port": port, "on_ready": print_variables}
+        serving = service.serve(folder, connect, base_models=base_model or (), reports=report or (), **place)
         asyncio.run(serving)
 
 
@@ -79,6 +85,14 @@ def _local(data_dir: Path, engine: str, base_models: list[str], *, turns: bool) 
     if base_models:
         options["control"] = {"base_models": base_models}
     return local_server(data_dir.absolute(), options)
+
+
+def _key_of_server() -> str:
+    """Raises ConfigurationError."""
+    key = variable(API_KEY)
+    if not key:
+        raise ConfigurationError("set ART_API_KEY to the key of the server that --server names")
+    return key
 
 
 def print_variables(address: str, key: str) -> None:

@@ -53,7 +53,7 @@ from art_extensions.tinker.records import (
     SaveWeights,
 )
 from art_extensions.tinker.refusals import failure_of, refusal
-from art_extensions.tinker.run_records import record_step
+from art_extensions.tinker.run_records import RunRecords
 from art_extensions.tinker.run_settings import adam_of
 from art_extensions.tinker.saved_weights import (
     EXTERNAL,
@@ -62,7 +62,6 @@ from art_extensions.tinker.saved_weights import (
     save_path,
     stored_until,
 )
-from art_extensions.tinker.step_rollouts import StepRollouts
 from art_extensions.tinker.store import (
     COPY,
     UNLOADED,
@@ -113,7 +112,9 @@ class Done:
 class TrainingRuns:
     """The queue of each run."""
 
-    def __init__(self, store: TinkerStore, server_of: ServerOf, leftovers: Leftovers) -> None:
+    def __init__(
+        self, store: TinkerStore, server_of: ServerOf, leftovers: Leftovers, reports: Sequence[str] = ()
+    ) -> None:
         self._store, self._server_of, self.leftovers = store, server_of, leftovers
         self._workers: dict[str, asyncio.Task[None]] = {}
         """One for each run that has something to do."""
@@ -121,7 +122,7 @@ class TrainingRuns:
         """The runs that a request came to since their worker looked."""
         self._ends: dict[str, asyncio.Event] = {}
         """One for each request that somebody waits for."""
-        self._rollouts = StepRollouts(store, _call_of)
+        self._records = RunRecords(store, _call_of, reports)
         self._contexts: dict[str, int] = {}
         """Tokens that the base models have room for, by name."""
         self._carry_out: Mapping[str, Callable[[Run, QueuedRequest], Awaitable[Done]]] = {
@@ -232,7 +233,7 @@ class TrainingRuns:
             worker.cancel()
             await asyncio.gather(worker, return_exceptions=True)
         self._arrivals.discard(run.run_id)
-        self._rollouts.forget(run.run_id)
+        self._records.forget(run.run_id)
         await self._store.run(partial(_give_up, run_id=run.run_id, why=why))
         for request_id in [one for one in self._ends if one.startswith(f"{run.run_id}:")]:
             self._tell_end(request_id)
@@ -242,6 +243,7 @@ class TrainingRuns:
         for worker in self._workers.values():
             worker.cancel()
         await asyncio.gather(*self._workers.values(), return_exceptions=True)
+        await asyncio.to_thread(self._records.close)
 
     def _wake(self, run_id: str) -> None:
         self._arrivals.add(run_id)
@@ -412,8 +414,7 @@ class TrainingRuns:
         )
         server = await self._server_of(run.owner)
         made = await self._counting_on(run, earlier, lambda: server.step(run.name, asked))
-        await asyncio.to_thread(record_step, run, made, [one.result or b"" for one in earlier])
-        await self._rollouts.record(run, made, request.seq, earlier)
+        await self._records.record(run, made, request.seq, earlier)
         norm = made.metrics["loss/grad_norm"]
         return Done(
             result=_json(metrics={"unclipped_grad_l2:mean": norm, "learning_rate:mean": adam.learning_rate}),

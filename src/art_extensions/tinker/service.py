@@ -81,11 +81,11 @@ def service_key(folder: Path) -> str:
     return key
 
 
-def make_service(folder: Path, connect: Connect) -> tuple[TinkerRoutes, str]:
-    """The service of a folder, and its key."""
+def make_service(folder: Path, connect: Connect, reports: Sequence[str] = ()) -> tuple[TinkerRoutes, str]:
+    """The service of a folder, and its key. reports: the names of the trackers that are told of steps."""
     key = service_key(folder)
     store, keys = TinkerStore(folder / "tinker.sqlite"), KeyRing(own=key, connect=connect)
-    runs = TrainingRuns(store, keys.server, Leftovers(store, keys.servers.get))
+    runs = TrainingRuns(store, keys.server, Leftovers(store, keys.servers.get), reports)
     samples = SampleFutures(keys.server)
     return TinkerRoutes(store, keys, runs, samples, Sessions(store, runs, samples)), key
 
@@ -98,6 +98,7 @@ async def serve(
     host: str,
     port: int,
     on_ready: Callable[[str, str], None],
+    reports: Sequence[str] = (),
 ) -> None:
     """Serves until a signal. base_models: are loaded first, so that the capabilities name them. on_ready: is
     called with the address and the key.
@@ -110,7 +111,7 @@ async def serve(
     await server.served()
     for base in base_models:
         await server.load_base(base)
-    routes, key = make_service(folder, connect)
+    routes, key = make_service(folder, connect, reports)
     listener = listen(host, port)
     config = uvicorn.Config(
         make_app(routes),

@@ -27,7 +27,6 @@ from art.server.ledger.face import LedgerError
 from art.server.ledger.ledger import open_read_only, read_samples
 from art.server.ledger.schema import SampleRecord
 from art.tracking.folders import ModelPaths
-from art.wire.gradients import MadeStep
 from art.wire.rollout_record import RolloutRecord
 from art_extensions.tinker.art_server import PROJECT
 from art_extensions.tinker.forward_backward import ForwardBackwardCall, LossDatum
@@ -83,13 +82,12 @@ class StepRollouts:
         """Forgets a run that has ended."""
         self._read.pop(run_id, None)
 
-    async def record(self, run: Run, made: MadeStep, seq: int, batches: Sequence[QueuedRequest]) -> None:
+    async def record(
+        self, run: Run, folder: Path, step: int, seq: int, batches: Sequence[QueuedRequest]
+    ) -> None:
         """Records a step that the request of this number made of batches. A ledger that cannot be read and a
-        full disk cost the record, not the step.
+        full disk cost the record, not the step. folder: of the model.
         """
-        folder = _folder_of(made)
-        if folder is None:
-            return
         ledger = DataLayout(folder.parents[2]).ledger_file
         try:
             since = await self._store.run(partial(_time_of_step_before, run=run, seq=seq))
@@ -104,9 +102,9 @@ class StepRollouts:
                 )
                 await asyncio.to_thread(lambda stored: finder.note(self._call_of(stored)), whole or one)
             lines = "".join(one.record().line() for one in without_scores(rollouts))
-            await asyncio.to_thread(write_whole, ModelPaths(folder).rollouts(made.step), lines)
+            await asyncio.to_thread(write_whole, ModelPaths(folder).rollouts(step), lines)
         except (OSError, LedgerError, sqlite3.Error) as error:
-            _log.warning("step %d of %s has no record of its rollouts: %s", made.step, run.name, error)
+            _log.warning("step %d of %s has no record of its rollouts: %s", step, run.name, error)
 
     def _samples(self, ledger: Path, run: Run, since: float) -> list[SampleRecord]:
         """What was sampled from the run since the step before, in the order of the ledger."""
@@ -134,12 +132,6 @@ def _time_of_step_before(tables: Tables, run: Run, seq: int) -> float:
     asked = tables.select(QueuedRequest, without="body", run_id=run.run_id, state="done")
     earlier = (one.created_at for one in asked if one.seq < seq and one.kind == "optim_step")
     return max(earlier, default=run.created_at)
-
-
-def _folder_of(made: MadeStep) -> Path | None:
-    """The folder of the model, where it is on this machine."""
-    path = made.checkpoint_path
-    return None if path is None or not Path(path).is_dir() else Path(path).parents[1]
 
 
 def _row_before(connection: sqlite3.Connection, since: float) -> int:

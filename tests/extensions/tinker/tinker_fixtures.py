@@ -24,9 +24,9 @@ PROGRAM_S = 540.0
 
 
 @contextmanager
-def started(data: Path) -> Iterator[Service]:
+def started(data: Path, *options: str) -> Iterator[Service]:
     """The service. It ends with all processes of its group; after a failure its log is printed."""
-    service = Service(data)
+    service = Service(data, *options)
     try:
         service.start()
         yield service
