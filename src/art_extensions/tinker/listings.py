@@ -268,7 +268,7 @@ def _art_run(owner: str, model: ModelSummary) -> dict[str, Any]:
 
 
 def _art_checkpoints(model: ModelSummary) -> list[dict[str, Any]]:
-    """Its steps. What is known of their time is when the newest was made."""
+    """The steps of the model. Of their times that of the newest is known."""
     return [
         {
             "checkpoint_id": f"weights/{step}",

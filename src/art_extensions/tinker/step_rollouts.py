@@ -52,7 +52,7 @@ class SampledRollout:
     turns: list[SampleRecord]
     is_trained: bool = False
     advantages: list[float] = field(default_factory=list)
-    """Of the trained tokens of its datums."""
+    """Those of its trained tokens."""
 
     def record(self) -> RolloutRecord:
         last, steps = self.turns[-1], [one.step for one in self.turns if one.step is not None]
@@ -107,7 +107,7 @@ class StepRollouts:
             _log.warning("step %d of %s has no record of its rollouts: %s", step, run.name, error)
 
     def _samples(self, ledger: Path, run: Run, since: float) -> list[SampleRecord]:
-        """What was sampled from the run since the step before, in the order of the ledger."""
+        """Returns what was sampled from the run since the step before, in the order of the ledger."""
         if not ledger.is_file():
             return []
         begin = f"{PROJECT}/{run.name}@"
@@ -128,7 +128,7 @@ class StepRollouts:
 
 
 def _time_of_step_before(tables: Tables, run: Run, seq: int) -> float:
-    """When the step before was asked for, in Unix seconds; of a first step, when the run began."""
+    """The time of the request for the step before, in Unix seconds; of a first step, that of the run."""
     asked = tables.select(QueuedRequest, without="body", run_id=run.run_id, state="done")
     earlier = (one.created_at for one in asked if one.seq < seq and one.kind == "optim_step")
     return max(earlier, default=run.created_at)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from counting_proxy import CountingProxy, counted
+from counted_paths import CountingProxy, counted
 from scripted_service import ScriptedServer, serving
 from test_ended_samples import ask, fetch, make_sampler, poll
 from tinker_fixtures import PROGRAMS, started

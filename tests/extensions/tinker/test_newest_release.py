@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 
+import pytest
 import yaml
 from tinker_service import ROOT
 
 
+@pytest.mark.slow
 def test_a_scheduled_job_runs_them() -> None:
     found = yaml.safe_load((ROOT / ".github" / "workflows" / "tinker.yml").read_text())
     assert "schedule" in found[True]  # YAML reads the word `on` so

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from counting_proxy import counted
+from counted_paths import counted
 from tinker_fixtures import started
 from tinker_service import DONE, PYTHON, with_sdk
 

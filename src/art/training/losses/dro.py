@@ -18,8 +18,7 @@ class DroParams:
 
 
 def dro(x: LossInputs, params: DroParams) -> LossOutput:
-    # Not the bounded ratio: a square needs no bound, and a penalty without a gradient would hold nothing.
-    penalty_E = params.beta / 2 * (x.logprobs_E - x.proximal_logprobs_E).square()
+    penalty_E = params.beta / 2 * (x.logprobs_E - x.proximal_logprobs_E).square()  # a square needs no bound
     return LossOutput(
         loss=x.mean(penalty_E - x.advantages_E * x.logprobs_E),
         metrics={"loss/penalty_mean": x.share(penalty_E)},
