@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tinker_service import ROOT, Service, serving
 
 from art.engine import nano_models
+from art.tracking.step_record import read_rollouts, recorded_steps
 from waiting import eventually
 
 PYTHON = ROOT / ".venv-cookbook" / "bin" / "python"
@@ -92,6 +94,11 @@ def test_reinforced_it_goes_on_after_the_service_was_killed(tmp_path: Path) -> N
         eventually(lambda: len(recipe.steps()) >= 2 or recipe.process.poll() is not None, timeout=WAIT_S)
         service.kill("service")
         made = recipe.end()
+        (folder,) = [one for one in service.data.glob("tinker/models/*") if recorded_steps(one)]
+    assert recorded_steps(folder)[-1] == 6
+    for step in recorded_steps(folder)[2:]:
+        groups = Counter(one.group for one in read_rollouts(folder, step))
+        assert [*groups.values()] == [4] * 4, "not the groups of the recipe"
     assert [one["step"] for one in made] == [0, 1, 2, 3, 4, 5]
     assert {one["learning_rate:mean"] for one in made} == {1e-3}
     assert max(one["optim/kl_sample_train_v2"] for one in made) < 1e-6
