@@ -292,7 +292,7 @@ def step_optimizer(
             )
         for group in optimizer.param_groups:
             numbers = spec.model_dump(include={"betas", "eps", "momentum", "weight_decay"})
-            group.update(numbers, lr=learning_rate)
+            group.update(numbers, lr=learning_rate, grad_norm=norm)  # the norm is for who looks on
         optimizer.step()
     finally:
         optimizer.zero_grad(set_to_none=True)

@@ -66,6 +66,9 @@ KillAt = Annotated[
     typer.Option(help="Kill the process that does the step there, and have another one go on."),
 ]
 Shares = Annotated[bool, typer.Option("--shares", help="Print each rollout's share of the gradient too.")]
+ShownProgress = Annotated[
+    bool, typer.Option("--progress", help="Print on stderr how many tokens of a batch are forwarded.")
+]
 Database = Annotated[
     str | None,
     typer.Option(
@@ -87,6 +90,7 @@ def replay(
     ranks: Ranks = None,
     kill_at: KillAt = None,
     shares: Shares = False,
+    progress: ShownProgress = False,
     database: Database = None,
     data_dir: DataDir = DATA_DIR,
     json: AsJson = False,
@@ -104,6 +108,7 @@ def replay(
         require_extra("local", "art replay")
     from art_extensions.replay.changed_step import StepChanges
     from art_extensions.replay.kept_records import list_kept
+    from art_extensions.replay.made_step import ignore_tokens
     from art_extensions.replay.replayed_step import replay_step
 
     changes = StepChanges(
@@ -123,7 +128,14 @@ def replay(
             return
         with _silence_libraries():
             found = replay_step(
-                run, step, data_dir, changes, shares=shares, kill_at=kill_at, database=database
+                run,
+                step,
+                data_dir,
+                changes,
+                shares=shares,
+                kill_at=kill_at,
+                database=database,
+                progress=_print_progress if progress else ignore_tokens,
             )
     except ARTError as error:
         typer.echo(str(error), err=True)
@@ -131,6 +143,10 @@ def replay(
     report = as_json(found)
     typer.echo(json_text.dumps(report, indent=2) if json else as_text(report))
     raise typer.Exit(0 if found.difference.bit_equal or report["changed"] else 1)
+
+
+def _print_progress(done: int, total: int) -> None:
+    typer.echo(f"forwarded {done:,} of {total:,} tokens", err=True)
 
 
 @contextmanager
@@ -164,6 +180,7 @@ def as_json(found: ReplayedStep) -> dict[str, Any]:
         "weights_error": difference.weights_error,
         "update_error": difference.update_error,
         "update_cosine": difference.update_cosine,
+        "gradient_error": found.gradient_error,
         "metrics": {
             name: {"recorded": was[name], "replayed": found.metrics[name]}
             for name in COMPARED
@@ -216,6 +233,8 @@ def _differences(title: str, report: dict[str, Any]) -> list[str]:
         f"  relative error of the weights {report['weights_error']:.3g}, of the update "
         f"{report['update_error']:.3g}; cosine of the updates {report['update_cosine']:.6f}"
     )
+    if report["gradient_error"] is not None:
+        lines.append(f"  relative error of the gradient {report['gradient_error']:.3g}")
     for name, pair in report["metrics"].items():
         if pair["recorded"] != pair["replayed"]:
             lines.append(f"  {name}: {pair['recorded']:.6g} recorded, {pair['replayed']:.6g} replayed")

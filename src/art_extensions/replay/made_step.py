@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ from art.server.settings import ControlSettings, TeacherSettings
 from art.server.workers.base_model import BaseModelWorkers
 from art.server.workers.gang import TrainerRanks
 from art.server.workers.trainer_worker import TrainedModel, TrainerClient
+from art.training.tally import Progress as TokenProgress
 from art.training.trainer import Trainer
 from art.training.weights import CONFIG_FILE
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
@@ -38,8 +40,13 @@ from art.wire.training import TrainEvent, TrainRequest
 from art_extensions.replay.kill_place import ReplayKiller
 from art_extensions.replay.recorded_step import RecordedStep
 from art_extensions.replay.recorded_tables import ReplayError
+from art_extensions.replay.step_gradient import write_first_gradient
 
 NO_DIFFERENCE = ScoreDifference(mean=0.0, p99=0.0, max=0.0)
+
+
+def ignore_tokens(done: int, total: int) -> None:
+    """Nobody looks on."""
 
 
 class ReplayedCheckpoints(Checkpoints):
@@ -86,8 +93,17 @@ class SentBatch:
 class ReplayTrainer:
     """Answers a job as a client of the trainer does (`TrainerClient`), with a trainer of this process."""
 
-    def __init__(self, recorded: RecordedStep, trainer: Trainer, killer: ReplayKiller) -> None:
+    def __init__(
+        self,
+        recorded: RecordedStep,
+        trainer: Trainer,
+        killer: ReplayKiller,
+        *,
+        gradient: Path | None,
+        progress: TokenProgress,
+    ) -> None:
         self._recorded, self._trainer, self._killer = recorded, trainer, killer
+        self._gradient, self._progress = gradient, progress
         self.sent: list[SentBatch] = []
         """The batches that moved the weights."""
         self.ranks = TrainerRanks(ranks=trainer.ranks.world)
@@ -109,9 +125,20 @@ class ReplayTrainer:
         if request.gradient != "step":
             metrics = self._trainer.train(tree, entries, request)
         else:
-            metrics = self._trainer.train(tree, entries, request, self._killer.forwarded)
+            with self._watch_gradient(request):
+                metrics = self._trainer.train(tree, entries, request, self._forwarded)
             self.sent.append(SentBatch(tree=tree, entries=entries, request=request))
         return TrainEvent(type="result", step=self._trainer.steps[request.model], metrics=metrics)
+
+    def _forwarded(self, done: int, total: int) -> None:
+        self._killer.forwarded(done, total)
+        self._progress(done, total)
+
+    def _watch_gradient(self, request: TrainRequest) -> AbstractContextManager[None]:
+        if self._gradient is None:
+            return nullcontext()
+        parameters = self._trainer.parameters(request.model)
+        return write_first_gradient(parameters, self._gradient, max_grad_norm=request.optimizer.max_grad_norm)
 
     async def save(self, model: str, path: Path) -> None:
         """Writes the step into a hidden folder."""
@@ -172,17 +199,21 @@ def make_step(
     source: str,
     folder: Path,
     killer: ReplayKiller | None = None,
+    gradient: Path | None = None,
+    progress: TokenProgress = ignore_tokens,
 ) -> StepMadeAgain:
     """Makes the step of a request in a folder; where that has the step already, nothing is trained.
 
-    source: the folder of the base model. Raises ReplayError for a step that would train nothing, and what a
-    job raises.
+    source: the folder of the base model. gradient: the file for the step's gradient. progress: is called with
+    the tokens of a batch that are forwarded, and with all of them.
+
+    Raises ReplayError for a step that would train nothing, and what a job raises.
     """
     if isinstance(asked, TrainJobRequest):
         check_algorithm(asked.algorithm)
     killer = killer or ReplayKiller()
     checkpoints = ReplayedCheckpoints(recorded.checkpoints, folder, step=recorded.step)
-    client = ReplayTrainer(recorded, trainer, killer)
+    client = ReplayTrainer(recorded, trainer, killer, gradient=gradient, progress=progress)
     served = ReplayedModel(recorded, checkpoints, client, killer)
     result = asyncio.run(_run(lambda: _make_job(recorded, asked, served, source)))
     return StepMadeAgain(checkpoint=checkpoints.path(recorded.step), result=result, sent=client.sent)

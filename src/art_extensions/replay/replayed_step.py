@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from art.server.jobs.step_files import computing_versions
 from art.tracking.step_record import read_rollouts
 from art.training.checkpoint import verify_files
 from art.training.policy import choose_placement
+from art.training.tally import Progress
 from art.training.worker import load_trainer
 from art.wire.jobs import TrainJobRequest, TrainResultInfo
 from art.wire.models import MANIFEST_FILE
@@ -27,9 +28,11 @@ from art.wire.training import Sharding, TrainerConfig
 from art_extensions.replay.changed_step import StepChanges
 from art_extensions.replay.checkpoint_difference import CheckpointDifference, compare_checkpoints
 from art_extensions.replay.kill_place import KillPlace
-from art_extensions.replay.made_step import make_step
+from art_extensions.replay.made_step import ignore_tokens, make_step
 from art_extensions.replay.recorded_step import RecordedStep, read_recorded
 from art_extensions.replay.rollout_shares import MeasuringTrainer, RolloutShare, measure_shares
+from art_extensions.replay.step_gradient import FILE as GRADIENT_FILE
+from art_extensions.replay.step_gradient import gradient_error
 from art_extensions.replay.step_ranks import make_step_elsewhere
 
 NO_KEY = "-" * 16
@@ -51,6 +54,10 @@ class ReplayedStep:
     """Where the process was killed that did the step first."""
     left_behind: Sequence[str] = ()
     """The names of what that process left in the folder of checkpoints."""
+    gradient_error: float | None = None
+    """Relative, of the changed step's gradient against that of the unchanged one, which was replayed too (see
+    `step_gradient`). None without a change, and where a note says why.
+    """
 
 
 def replay_step(
@@ -62,54 +69,140 @@ def replay_step(
     shares: bool = False,
     kill_at: KillPlace | None = None,
     database: str | None = None,
+    progress: Progress = ignore_tokens,
 ) -> ReplayedStep:
-    """Does the step of a model (`project/name`) again, in a temporary folder.
+    """Does the step of a model (`project/name`) again, in a temporary folder; with a change, also as it was.
 
     shares: measures each rollout's share of the gradient too. kill_at: the process that does the step is
     killed there, and another one goes on. database: the URL of the one that the server kept jobs and samples
-    in.
+    in. progress: is called with the tokens of a batch that are forwarded, and with all of them, where this
+    process does the step.
 
     Raises ReplayError for what was not recorded, ConfigurationError for a change that makes no sense,
     DiskError where the temporary folder cannot be written, and what training raises.
     """
     changes = changes or StepChanges()
     recorded = read_recorded(run, step, data_dir, database)
-    asked = changes.request(recorded.request)
     for folder in (recorded.before, recorded.checkpoint):
         if (folder / MANIFEST_FILE).exists():  # a LoRA that was imported has none
             verify_files(folder)
-    config, ranks, sharding = _configuration(recorded, changes)
-    elsewhere = ranks > 1 or kill_at is not None
-    if shares:
-        _check_shares(asked, elsewhere=elsewhere)
+    asked = AskedStep(
+        recorded=recorded,
+        changes=changes,
+        request=changes.request(recorded.request),
+        data_dir=data_dir,
+        database=database,
+        shares=shares,
+        kill_at=kill_at,
+        progress=progress,
+    )
     with _temporary_folder() as folder:
-        left: Sequence[str] | None = None
-        found: Sequence[RolloutShare] = ()
-        if elsewhere:
-            result, left = make_step_elsewhere(
-                recorded,
-                changes,
-                config,
-                data_dir=data_dir,
-                database=database,
-                folder=folder,
-                ranks=ranks,
-                sharding=sharding,
-                kill_at=kill_at,
-            )
-        else:
-            result, found = _make_here(recorded, asked, config, folder, shares=shares)
-        again = folder / "checkpoints" / recorded.checkpoint.name
+        made = _make(asked, folder)
+        difference = compare_checkpoints(recorded.before, recorded.checkpoint, made.checkpoint)
+        error, notes = None, list(_notes(recorded, folder))
+        if changes.described():
+            error, note = _compare_gradients(asked, made, folder / "unchanged")
+            notes += [] if note is None else [note]
         return ReplayedStep(
             recorded=recorded,
             changes=changes,
-            difference=compare_checkpoints(recorded.before, recorded.checkpoint, again),
-            metrics=result.metrics,
-            notes=list(_notes(recorded, folder)),
-            shares=found,
+            difference=difference,
+            gradient_error=error,
+            metrics=made.result.metrics,
+            notes=notes,
+            shares=made.shares,
             killed_at=kill_at,
-            left_behind=left or (),
+            left_behind=made.left,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedStep:
+    """A step to do again, and how."""
+
+    recorded: RecordedStep
+    changes: StepChanges
+    request: JobRequest
+    """With the changes."""
+    data_dir: Path
+    database: str | None
+    shares: bool
+    kill_at: KillPlace | None
+    progress: Progress
+
+    def unchanged(self) -> AskedStep:
+        """Returns the same step as it was."""
+        return replace(self, changes=StepChanges(), request=self.recorded.request, shares=False, kill_at=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepInFolder:
+    """A step that was made in a folder."""
+
+    result: TrainResultInfo
+    checkpoint: Path
+    gradient: Path
+    """Its gradient, where the policy's optimizer made a step and the gradient is to be compared."""
+    left: Sequence[str] = ()
+    shares: Sequence[RolloutShare] = ()
+
+
+def _make(asked: AskedStep, folder: Path, *, compared: bool = False) -> StepInFolder:
+    """Makes a step. compared: writes its gradient also where nothing is changed."""
+    recorded, left = asked.recorded, None
+    found: Sequence[RolloutShare] = ()
+    config, ranks, sharding = _configuration(recorded, asked.changes)
+    elsewhere = ranks > 1 or asked.kill_at is not None
+    if asked.shares:
+        _check_shares(asked.request, elsewhere=elsewhere)
+    path = folder / GRADIENT_FILE
+    gradient = path if compared or asked.changes.described() else None
+    if elsewhere:
+        result, left = make_step_elsewhere(
+            recorded,
+            asked.changes,
+            config,
+            data_dir=asked.data_dir,
+            database=asked.database,
+            folder=folder,
+            ranks=ranks,
+            sharding=sharding,
+            kill_at=asked.kill_at,
+            gradient=gradient,
+        )
+    else:
+        result, found = _make_here(asked, config, folder, gradient)
+    return StepInFolder(
+        result=result,
+        checkpoint=folder / "checkpoints" / recorded.checkpoint.name,
+        gradient=path,
+        left=left or (),
+        shares=found,
+    )
+
+
+def _compare_gradients(asked: AskedStep, made: StepInFolder, folder: Path) -> tuple[float | None, str | None]:
+    """Does the step as it was, in a folder, too. Returns the relative error of the changed step's gradient
+    against that of the unchanged one, None where it cannot be known; and a note on what is wrong.
+    """
+    if not made.gradient.exists():
+        return None, "the changed step gave the policy's optimizer no gradient: there is none to compare"
+    folder.mkdir()
+    try:
+        unchanged = _make(asked.unchanged(), folder, compared=True)
+    except ARTError as error:
+        return None, f"the gradient is not compared, because the unchanged step cannot be done here: {error}"
+    if not unchanged.gradient.exists():
+        return None, "the unchanged step gave the policy's optimizer no gradient: there is none to compare"
+    before, recorded = asked.recorded.before, asked.recorded.checkpoint
+    again = compare_checkpoints(before, recorded, unchanged.checkpoint)
+    note = None
+    if not again.bit_equal:
+        note = (
+            "unchanged, the step is not bit-equal here either: relative error of its update "
+            f"{again.update_error:.3g}"
+        )
+    return gradient_error(unchanged.gradient, made.gradient), note
 
 
 @contextmanager
@@ -137,9 +230,9 @@ def _check_shares(asked: JobRequest, *, elsewhere: bool) -> None:
 
 
 def _make_here(
-    recorded: RecordedStep, asked: JobRequest, config: TrainerConfig, folder: Path, *, shares: bool
+    asked: AskedStep, config: TrainerConfig, folder: Path, gradient: Path | None
 ) -> tuple[TrainResultInfo, Sequence[RolloutShare]]:
-    threads = torch.get_num_threads()
+    threads, recorded = torch.get_num_threads(), asked.recorded
     try:
         trainer = load_trainer(config, kind=MeasuringTrainer)
         assert isinstance(trainer, MeasuringTrainer)
@@ -147,8 +240,16 @@ def _make_here(
         if cpu_threads(config.threads, size, inherited) is None:
             # A worker gets its threads from the server, in its environment.
             torch.set_num_threads(int(thread_variables(inherited).get(OMP_NUM_THREADS, threads)))
-        made = make_step(recorded, asked, trainer, source=str(config.model_path), folder=folder)
-        found = measure_shares(recorded, trainer, made.sent[0], folder) if shares else ()
+        made = make_step(
+            recorded,
+            asked.request,
+            trainer,
+            source=str(config.model_path),
+            folder=folder,
+            gradient=gradient,
+            progress=asked.progress,
+        )
+        found = measure_shares(recorded, trainer, made.sent[0], folder) if asked.shares else ()
     finally:
         torch.set_num_threads(threads)
     return made.result, found

@@ -39,6 +39,8 @@ class StepTask(Strict):
     folder: Path
     config: TrainerConfig
     kill_at: KillPlace | None = None
+    gradient: Path | None = None
+    """The file for the step's gradient."""
 
 
 def main() -> int:
@@ -54,6 +56,7 @@ def main() -> int:
             source=str(task.config.model_path),
             folder=task.folder,
             killer=ReplayKiller(task.kill_at),
+            gradient=task.gradient,
         )
     except ARTError as error:
         _answer(error=str(error))

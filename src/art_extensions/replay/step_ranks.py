@@ -42,6 +42,7 @@ def make_step_elsewhere(
     ranks: int,
     sharding: Sharding,
     kill_at: KillPlace | None = None,
+    gradient: Path | None = None,
 ) -> tuple[TrainResultInfo, list[str] | None]:
     """Makes the step in a folder. Returns its result, and what was in the folder of checkpoints when the
     process was killed (None: none was).
@@ -57,6 +58,7 @@ def make_step_elsewhere(
         folder=folder,
         config=config,
         kill_at=kill_at,
+        gradient=gradient,
     )
     log = folder / "process.log"
     result, left = _run(task, ranks, sharding, log), None

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import Result
 from replayed_run import BY_EXAMPLES, KEY, STEPS, WITHOUT_SIGNAL, make_run
 from rollout_gradients import rollout_gradients
@@ -142,6 +143,8 @@ def test_a_change_is_told_with_its_effect(
     name = options[0].removeprefix("--").replace("-", "_")
     assert list(found["changed"]) == [name]
     assert least <= found["update_error"] <= most
+    told = "epochs" not in options[1]  # the first update of two epochs is the one of the step
+    assert (least <= found["gradient_error"] <= most) if told else found["gradient_error"] == 0.0
     assert not found["bit_equal"] and found["differing_tensors"] and found["first"]["file"] == ADAPTER
     if name == "row_tokens":
         micro = found["metrics"]["data/micro_batches"]
@@ -149,6 +152,59 @@ def test_a_change_is_told_with_its_effect(
     if name == "without":
         entries = found["metrics"]["data/entries"]
         assert entries["replayed"] < entries["recorded"]
+
+
+def test_the_gradient_is_compared_with_the_step_as_it_was(runs: dict[str, Path]) -> None:
+    """Its direction is computed by plain rows, with the advantages of the rewards that are left."""
+    done = replay(runs["grpo"], 2, "--without", "0.3", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    lines = (record(runs["grpo"], 2) / "rollouts.jsonl").read_text().splitlines()
+    records = [one for one in map(json.loads, lines) if one["fate"] == "trained"]
+    gradients = rollout_gradients(
+        checkpoint(runs["grpo"], 1), runs["grpo"] / "server" / "ledger.sqlite", records
+    )
+    left = {(0, place): advantage for place, advantage in enumerate((-1.0, 0.0, 1.0, 0.0))}  # 0, 0.25, 0.5
+    was, now = np.zeros(()), np.zeros(())
+    for one in records:
+        gradient = gradients[one["rollout"]]
+        advantage = left.get((one["group"], one["place"]), one["advantage"])
+        was, now = was + gradient, now + gradient * (advantage / one["advantage"])
+    norms = found["metrics"]["loss/grad_norm"]
+    was *= norms["recorded"] / np.linalg.norm(was)
+    now *= norms["replayed"] / np.linalg.norm(now)
+    error = np.linalg.norm(now - was) / np.linalg.norm(was)
+    assert found["gradient_error"] == pytest.approx(error, rel=1e-3) and error > 0.05
+    assert (
+        f"relative error of the gradient {error:.2g}"[:-1]
+        in replay(runs["grpo"], 2, "--without", "0.3").output
+    )
+    assert json.loads(replay(runs["grpo"], 2, "--json").output)["gradient_error"] is None
+
+
+def test_a_step_that_differs_unchanged_is_a_note_beside_the_change(run: Path) -> None:
+    """A weight of the recorded checkpoint is another one than the step makes."""
+    file = checkpoint(run, 2) / ADAPTER
+    weights = load_file(file)
+    weights[sorted(weights)[1]][0, 0] += 0.5
+    save_file(weights, file)
+    manifest = json.loads((file.parent / MANIFEST_FILE).read_text())
+    manifest["files"][ADAPTER] = manifest_entry(file).model_dump()
+    change_json(file.parent / MANIFEST_FILE, **manifest)
+    done = replay(run, 2, "--dtype", "float64")
+    assert done.exit_code == 0 and "unchanged, the step is not bit-equal here either" in done.output
+
+
+def test_a_change_of_what_cannot_be_done_here_unchanged_has_no_gradient_error(run: Path) -> None:
+    computed = record(run, 2) / "computed.json"
+    trainer = json.loads(computed.read_text())["trainer"]
+    change_json(computed, trainer={**trainer, "device": "cuda:77"})
+    done = replay(run, 2, "--device", "cpu", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert found["changed"] == {"device": "cpu"} and found["gradient_error"] is None
+    assert "gradient is not compared" in found["notes"][0] and "no device 'cuda:77'" in found["notes"][0]
+    assert "no device 'cuda:77'" in refusal(run, 2)
 
 
 def test_a_rollout_is_found_by_its_name(runs: dict[str, Path]) -> None:
@@ -298,13 +354,18 @@ def test_two_ranks_do_the_step_to_rounding(runs: dict[str, Path]) -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
     assert found["changed"] == {"ranks": 2} and found["differing_tensors"]
-    assert 0 < found["update_error"] < 1e-3
+    assert 0 < found["update_error"] < 1e-3 and 0 < found["gradient_error"] < 1e-3
     micro = found["metrics"]["data/micro_batches"]
     assert micro["replayed"] > micro["recorded"]
 
 
 def test_a_device_that_is_not_here_is_refused_with_those_that_are(runs: dict[str, Path]) -> None:
     assert "no device 'cuda:77'; its devices: cpu" in refusal(runs["grpo"], 2, "--device", "cuda:77")
+    assert "forwarded" in (done := replay(runs["grpo"], 2, "--device", "cpu", "--progress")).output
+    assert done.exit_code == 0 and "bit-equal" in done.output
+    if not torch.cuda.is_available():
+        refused = refusal(runs["grpo"], 2, "--device", "cuda")
+        assert "no device 'cuda'; its devices: cpu. Give one by --device" in refused
     assert "no device 'gpu'" in refusal(runs["grpo"], 2, "--device", "gpu")
     assert json.loads((record(runs["grpo"], 2) / "computed.json").read_text())["trainer"]["device"] in (
         "cpu",
