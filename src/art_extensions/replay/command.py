@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -101,13 +102,11 @@ def replay(
 
     Reads what the run recorded; nothing of the run changes, and no server has to run. Each option changes
     one thing, and what it changed is printed. Exit code 0 when all bits are the same or you asked for a
-    change, 1 when they differ, 2 when the step cannot be replayed. A kill is no change: the bits must be the
-    same.
+    change, 1 when they differ, 2 when the step cannot be replayed. A kill is no change.
     """
     with readable_errors():
         require_extra("local", "art replay")
     from art_extensions.replay.changed_step import StepChanges
-    from art_extensions.replay.kept_records import list_kept
     from art_extensions.replay.made_step import ignore_tokens
     from art_extensions.replay.replayed_step import replay_step
 
@@ -121,11 +120,9 @@ def replay(
     )
     try:
         if step is None:
-            if changes != StepChanges(without=()) or shares or kill_at:
+            if changes.described() or shares or kill_at:
                 raise ConfigurationError(f"art replay {run}: name the step that the options are for")
-            kept = list_kept(run, data_dir, database)
-            typer.echo(json_text.dumps(asdict(kept), indent=2) if json else kept_as_text(kept))
-            return
+            return _print_kept(run, data_dir, database, json)
         with _silence_libraries():
             found = replay_step(
                 run,
@@ -143,6 +140,13 @@ def replay(
     report = as_json(found)
     typer.echo(json_text.dumps(report, indent=2) if json else as_text(report))
     raise typer.Exit(0 if found.difference.bit_equal or report["changed"] else 1)
+
+
+def _print_kept(run: str, data_dir: Path, database: str | None, json: bool) -> None:
+    from art_extensions.replay.kept_records import list_kept
+
+    kept = list_kept(run, data_dir, database)
+    typer.echo(json_text.dumps(asdict(kept), indent=2) if json else kept_as_text(kept))
 
 
 def _print_progress(done: int, total: int) -> None:

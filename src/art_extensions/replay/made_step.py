@@ -46,7 +46,7 @@ NO_DIFFERENCE = ScoreDifference(mean=0.0, p99=0.0, max=0.0)
 
 
 def ignore_tokens(done: int, total: int) -> None:
-    """Nobody looks on."""
+    """Does nothing."""
 
 
 class ReplayedCheckpoints(Checkpoints):

@@ -123,7 +123,7 @@ class AskedStep:
     recorded: RecordedStep
     changes: StepChanges
     request: JobRequest
-    """With the changes."""
+    """The recorded one, with the changes."""
     data_dir: Path
     database: str | None
     shares: bool

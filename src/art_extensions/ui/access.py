@@ -1,4 +1,5 @@
-"""Access to the pages: one browser by a one-time token, known hosts only, reading only.
+"""Access to the pages: one browser by a one-time token, known hosts only, reading only. A page may ask its
+own origin for the few actions that there are.
 
     PrintedAccess   `art ui`: the address of the terminal opens the pages; then the next one is printed
     LinkAccess      a server: a link that was made for a key opens what the key opens
@@ -240,8 +241,16 @@ A = TypeVar("A", bound=Access)
 class GuardedPages(Generic[A]):
     """An ASGI application behind the checks of an `Access`, each response with the headers above."""
 
-    def __init__(self, app: ASGIApp, access: A, *, on_close: Callable[[], None]) -> None:
-        self._app, self.access, self.close = app, access, on_close
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: A,
+        *,
+        on_close: Callable[[], None],
+        actions: frozenset[str] = frozenset(),
+    ) -> None:
+        """actions: the last parts of addresses that take POST, from pages of the same origin."""
+        self._app, self.access, self.close, self._actions = app, access, on_close, actions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -264,13 +273,16 @@ class GuardedPages(Generic[A]):
         if not self.access.knows_host(host):
             advice = self.access.advice.partition(" A browser")[0]
             return PlainTextResponse(f"These pages are not served as {host[:100]!a}. {advice}\n", 421)
-        if request.method not in ("GET", "HEAD"):
+        acts = request.method == "POST" and request.url.path.rpartition("/")[2] in self._actions
+        if request.method not in ("GET", "HEAD") and not acts:
             return PlainTextResponse("These pages are for reading: use GET.\n", 405, {"allow": "GET, HEAD"})
         token = request.query_params.get(TOKEN)
         if token is not None and request.method == "GET":
             return self._enter(request, token, host)
         if (viewer := self.access.viewer(request)) is None:
             return self._doorstep(request.url, 401, "This browser has not opened a link to these pages.")
+        if acts and request.headers.get("origin", "").lower() != f"{request.url.scheme}://{host}":
+            return PlainTextResponse("Only a page of the same origin may ask for this.\n", 403)
         request.scope[VIEWER] = viewer
         return None
 

@@ -6,12 +6,14 @@
 /runs/PLACE/PROJECT/NAME                        a run: curves, steps, checkpoints, settings
 /runs/PLACE/PROJECT/NAME/rollouts               all rollouts of a run
 /runs/PLACE/PROJECT/NAME/SPLIT/STEP             a step: accounting, times, groups, rollouts
+/runs/PLACE/PROJECT/NAME/train/STEP/replay      POST starts a replay of the step, GET says how far it is
 /runs/PLACE/PROJECT/NAME/SPLIT/STEP/GROUP       a group: its rollouts side by side
 /runs/PLACE/PROJECT/NAME/SPLIT/STEP/GROUP/PLACE a rollout: conversation, tokens, judge, forks
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -48,12 +50,15 @@ from art_extensions.ui.live import (
     live_state,
 )
 from art_extensions.ui.pages import compare_page, costs_page, group_page, rollout_page, run_page, step_page
+from art_extensions.ui.replay_jobs import ReplayBusyError, ReplayJobs
 from art_extensions.ui.run_files import FILES, RunFiles, StoredRows
 from art_extensions.ui.run_list import runs_page
 from art_extensions.ui.run_reader import LONGEST_TEXT, RunReader, list_cells
 
 RUN = "/runs/{place}/{project}/{name}"
 STEP = RUN + "/{split}/{step:int}"
+REPLAY = "replay"
+KEY_HEADER = "x-art-key"
 
 
 THREADS = 2
@@ -71,14 +76,15 @@ class RunPages:
         *,
         threads: CapacityLimiter | None = None,
         stored: StoredRows = FILES,
+        replays: ReplayJobs | None = None,
     ) -> None:
         """threads: that all who read share; of these, a viewer has one at a time. stored: reads the jobs and
-        samples of servers.
+        samples of servers. replays: starts replays of steps; None: these pages start none.
         """
         self._shared, self._own = threads or CapacityLimiter(THREADS), CapacityLimiter(THREADS)
         if threads is not None:
             self._own.total_tokens = 1
-        self.root = root
+        self.root, self.replays = root, replays
         self.shown_root = str(root) if viewer.tenant is None else "this server"
         self.reader = RunReader(root, viewer, stored)
         self._templates = Environment(
@@ -104,6 +110,7 @@ class RunPages:
             RUN + "/version": self.version,
             RUN + "/metric.json": self.metric,
             STEP: self.step,
+            STEP + f"/{REPLAY}": self.replay,
             STEP + "/{group:int}": self.group,
             STEP + "/{group:int}/{index:int}": self.rollout,
             STEP + "/{group:int}/{index:int}/text": self.text,
@@ -111,6 +118,7 @@ class RunPages:
         return Starlette(
             routes=[
                 *(Route(path, self._in_thread(page)) for path, page in pages.items()),
+                Route(STEP + f"/{REPLAY}", self._in_thread(self.start_replay), methods=["POST"]),
                 Mount("/static", StaticFiles(packages=[("art_extensions.ui", "static")])),
             ],
             exception_handlers={HTTPException: self._refused, ARTError: self._unreadable},
@@ -200,8 +208,28 @@ class RunPages:
     def step(self, request: Request) -> Response:
         """One step of a split."""
         run, split, step = self._step(request)
-        page = step_page(self.reader, run, split, step, exported=EXPORTED in request.headers)
+        exported = EXPORTED in request.headers
+        page = step_page(self.reader, run, split, step, exported=exported)
+        page |= {"exported": exported, "replay_now": None}
+        if self.replays is not None and page["replay"] is not None:
+            page |= {"replay_now": self.replays.find(run, step), "replay_key": self.replays.key}
         return self._page(request, "step.html", page, run)
+
+    def replay(self, request: Request) -> Response:
+        """The newest replay of a step."""
+        jobs, run, step = self._replays(request)
+        return JSONResponse(dict(jobs.find(run, step)))
+
+    def start_replay(self, request: Request) -> Response:
+        """Starts a replay of a step. The page has the key that the request needs."""
+        jobs, run, step = self._replays(request)
+        if not secrets.compare_digest(request.headers.get(KEY_HEADER, "").encode(), jobs.key.encode()):
+            raise HTTPException(403, f"The header {KEY_HEADER} is not the key of the page: load it again.")
+        try:
+            started = jobs.start(run, step)
+        except ReplayBusyError as error:
+            return JSONResponse({**jobs.find(run, step), "words": str(error)}, 409)
+        return JSONResponse(started.to_json(), 202)
 
     def group(self, request: Request) -> Response:
         """One group: its rollouts side by side."""
@@ -253,6 +281,12 @@ class RunPages:
         if step not in known and not (split == "train" and step in run.history.steps):
             raise HTTPException(404, f"Step {step} of {split} is not recorded in {run.key}.")
         return run, split, step
+
+    def _replays(self, request: Request) -> tuple[ReplayJobs, RunFiles, int]:
+        run, split, step = self._step(request)
+        if self.replays is None or split != "train":
+            raise HTTPException(404, "These pages do not replay this step: use art replay in a terminal.")
+        return self.replays, run, step
 
     def _query(self, request: Request, run: RunFiles) -> ListQuery:
         asked = request.query_params
@@ -318,8 +352,14 @@ def guarded_pages(root: Path, *, port: int, on_use: Callable[[str], None]) -> Gu
     """Returns the pages as they are served on a port of loopback, to browsers that used a printed address."""
     hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
     access = PrintedAccess(hosts=hosts, cookie=f"art-ui-{port}", on_use=on_use)
-    pages = RunPages(root)
-    return GuardedPages(pages.app(), access, on_close=pages.reader.close)
+    replays = ReplayJobs()
+    pages = RunPages(root, replays=replays)
+
+    def close() -> None:
+        replays.close()
+        pages.reader.close()
+
+    return GuardedPages(pages.app(), access, on_close=close, actions=frozenset({REPLAY}))
 
 
 class MountedPages:

@@ -207,7 +207,7 @@ def step_page(
 
 
 def _replay_command(run: RunFiles, step: int) -> str:
-    """Returns what does the step again in a terminal: the pages themselves only read."""
+    """Returns what does the step again in a terminal."""
     words = ("art", "replay", f"{run.project}/{run.name}", str(step), "--data-dir", str(run.data_dir))
     return visible(shlex.join(words))
 

@@ -127,7 +127,7 @@ def test_a_step_says_where_its_rollouts_went(tmp_path: Path, read: Read) -> None
 
 
 def test_a_step_has_the_command_that_replays_it(tmp_path: Path, read: Read) -> None:
-    """Pages only read: they start no job. A tenant has no terminal on the server."""
+    """A tenant has no terminal on the server."""
     made_run(tmp_path)
     command = f"art replay games/player 2 --data-dir {tmp_path}"
     assert command in read(f"{RUN}/train/2") and "art replay" not in read(f"{RUN}/train/2/0")
