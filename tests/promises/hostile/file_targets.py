@@ -295,15 +295,17 @@ def run_pages(content: bytes, place: Place) -> object:
 
 
 RUN_FILES = ("history.jsonl", "steps/0001/rollouts.jsonl", "trajectories/train/0001.jsonl")
-RUN_PAGES = ("", "/rollouts", "/costs", "/steps/1", "/steps/1/0", "/steps/1/0/0", "/steps/1/0/0/text")
+RUN_PAGES = ("", "/rollouts", "/rollouts.json", "/costs", "/version")
+STEP_PAGES = ("/train/1", "/train/1/0", "/train/1/0/0", "/train/1/0/0/text?turn=0")
 
 
 async def _show(app: Any) -> list[int]:
     """Returns the status of each page. Raises whatever a page raises."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://pages") as client:
-        replies = [await client.get(path) for path in ("/", "/live", *map(RUN_PAGE.__add__, RUN_PAGES))]
+        pages = (RUN_PAGE + page for page in (*RUN_PAGES, *STEP_PAGES))
+        replies = [await client.get(path) for path in ("/", "/live", *pages)]
     assert all(reply.status_code < 500 for reply in replies), [reply.text[:500] for reply in replies]
     return [reply.status_code for reply in replies]
 
 
-RUN_PAGE = "/runs/games/player"
+RUN_PAGE = "/runs/-/games/player"

@@ -32,7 +32,7 @@ ROOT = HERE.parents[2]
 
 ROUND, DEAR_ROUND = 200, 10
 """Inputs of a target before it is the next one's turn."""
-FOUND = ROOT / "build" / "fuzz"
+FOUND = Path(os.environ.get("ART_FUZZ_FOUND", ROOT / "build" / "fuzz"))
 
 
 def try_round(target: str, place: Place, number: int) -> int:
@@ -54,7 +54,7 @@ def try_round(target: str, place: Place, number: int) -> int:
         try_one()
     except BaseException:
         path = keep(target, tried[-1], hashlib.sha256(tried[-1]).hexdigest()[:12])
-        print(f"{target}, seed {number}: found {path.relative_to(ROOT)}", flush=True)
+        print(f"{target}, seed {number}: found {path}", flush=True)
         raise
     return len(tried) - 1
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from file_targets import run_pages
 from fuzz import try_alone
 from hostile_inputs import (
     CORPUS,
@@ -71,6 +72,12 @@ def test_the_corpus_is_read(place: Place, target: str) -> None:
     for name, content in corpus_of(target).items():
         refused = try_input(row, read, content)
         assert refused is None or not name.startswith(GOOD), f"{name}: {refused!r}"
+
+
+def test_the_pages_of_a_good_run_are_all_there(place: Place) -> None:
+    """A target whose addresses lead nowhere tries nothing."""
+    statuses = run_pages(corpus_of("run_pages")["good_run"], place)
+    assert isinstance(statuses, list) and set(statuses) == {200}
 
 
 @pytest.mark.parametrize("target", outside())
