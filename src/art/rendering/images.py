@@ -130,7 +130,7 @@ def _read(source: str, name: str, local: bool) -> dict[str, Any]:
     try:
         found = cached_file(source, name, local_files_only=local, _raise_exceptions_for_missing_entries=False)
         content = json.loads(Path(found).read_text(encoding="utf-8")) if found else {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{name} of {source!r} cannot be read: {error}") from error
     return content if isinstance(content, dict) else {}
 

@@ -101,9 +101,15 @@ def load_fast_tokenizer(model: str, *, here: bool) -> Any:
         from transformers import PreTrainedTokenizerFast
 
     try:
-        return PreTrainedTokenizerFast.from_pretrained(model, local_files_only=here)
-    except (OSError, ValueError, AttributeError) as error:  # the last of a configuration that is no object
+        found = PreTrainedTokenizerFast.from_pretrained(model, local_files_only=here)
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:  # or no object
         raise ConfigurationError(f"no fast tokenizer (tokenizer.json) for {model!r}: {error}") from error
+    named = found.chat_template if isinstance(found.chat_template, dict) else {"default": found.chat_template}
+    if "default" not in named or not all(isinstance(one, str | None) for one in named.values()):
+        raise ConfigurationError(
+            f"the chat_template of {model!r} is no text, or has no default among several"
+        )
+    return found
 
 
 def create_chat_renderer(model: str | Path, *, name: str | None = None) -> LibraryRenderer:
@@ -217,6 +223,6 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
     return content if isinstance(content, dict) else {}

@@ -130,7 +130,9 @@ def storable(text: str) -> str:
 
 
 def as_item(value: Any) -> Any:
-    """A message or choice from its JSON: one with a finish reason is a choice again."""
+    """A message or choice from its JSON: one with a finish reason is a choice again. Raises ValueError."""
+    if is_choice(value) and not isinstance(value["message"], Mapping):
+        raise ValueError(f"the message of a choice is no object: {value['message']!r:.60}")
     return revive_choices([value])[0]
 
 

@@ -119,7 +119,12 @@ def check_folder(path: Path, options: VllmOptions) -> None:
             f"adapter {str(path)!r} changes {', '.join(strays)}, this engine takes adapters of "
             f"{', '.join(options.lora_targets)}: start it with those among its option lora_targets"
         )
-    rank = _rank(config)
+    try:
+        rank = _rank(config)
+    except (ValueError, TypeError, OverflowError, AttributeError) as error:
+        raise CheckpointError(
+            f"adapter folder {str(path)!r}: {ADAPTER_CONFIG_FILE} has no rank that can be read: {error}"
+        ) from error
     if rank > options.max_lora_rank:
         raise ConfigurationError(
             f"adapter {str(path)!r} has rank {rank}, this engine takes up to {options.max_lora_rank}: "

@@ -286,18 +286,26 @@ def changed_bytes(draw: st.DrawFn, good: list[bytes]) -> bytes:
 
 
 def documents_in(content: bytes) -> list[Any] | None:
-    """Returns the JSON of a file, or of its lines; None where it is no JSON."""
-    for parts in ([content], content.splitlines()):
-        with contextlib.suppress(ValueError, RecursionError):
-            found = [json.loads(part) for part in parts if part.strip()]
-            return found if any(isinstance(one, dict | list) for one in found) else None
+    """Returns the JSON of a file, or its lines: the JSON of those that are such. None where it has none."""
+    for parts in ([content], content.split(b"\n")):
+        found = [_document(part) for part in parts]
+        if any(isinstance(one, dict | list) for one in found):
+            return found
     return None
+
+
+def _document(part: bytes) -> Any:
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(part)
+        if isinstance(found, dict | list):
+            return found
+    return part
 
 
 @st.composite
 def changed_values(draw: st.DrawFn, documents: list[list[Any]]) -> bytes:
     """A good JSON text with a few of its values replaced, taken away, renamed, doubled or exchanged."""
-    found = json.loads(json.dumps(draw(st.sampled_from(documents))))
+    found = copy.deepcopy(draw(st.sampled_from(documents)))
     for _ in range(draw(st.integers(1, 3))):
         places = list(_places(found))
         if not places:
@@ -322,16 +330,19 @@ def changed_values(draw: st.DrawFn, documents: list[list[Any]]) -> bytes:
         else:
             for _ in range(draw(st.sampled_from((1, 130, 400)))):
                 holder[key] = [holder[key]]
-    return b"\n".join(_spelled(one) for one in found)[:LONGEST_DOCUMENT]
+    lines = (one if isinstance(one, bytes) else _spelled(one) for one in found)
+    return b"\n".join(lines)[:LONGEST_DOCUMENT]
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields each holder with each key or index, the outer ones first."""
+    """Yields each holder with each key or index, the outer ones first; lines that are no JSON stay."""
     level, count = [value], 0
     while level and count < MOST_PLACES:
         inner = []
         for holder in level:
             for key in holder if isinstance(holder, dict) else range(len(holder)):
+                if isinstance(holder[key], bytes):
+                    continue
                 yield holder, key
                 count += 1
                 if isinstance(holder[key], dict | list):

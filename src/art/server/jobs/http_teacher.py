@@ -142,7 +142,7 @@ class HttpTeacher:
                     f"{len(row)} ids; it must answer `prompt_logprobs` as vLLM does"
                 )
             return [self._logprob(place, one) for place, one in zip(row[1:], given[1:], strict=True)]
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
             if isinstance(error, TokenMismatchError):
                 raise
             raise TokenMismatchError(
