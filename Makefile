@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM = false
 # Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help environments quickstart mail test test-beside test-all test-alone test-each test-core test-fast test-tinker-newest test-mcp-older fuzz api-cases loop-times lint types contracts check audit docs notebooks format bench bench-% faults soak soak-requests gpu-kit gpu-kit-check crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-beside test-all test-alone test-each test-core test-fast test-tinker-newest test-mcp-older fuzz api-cases loop-times lint types contracts check audit docs notebooks format bench bench-% faults planted soak soak-requests gpu-kit gpu-kit-check crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -242,6 +242,9 @@ bench-%: $(VENV)/.installed           ## one benchmark: make bench-engine
 
 bench-cluster: $(VENV)/.installed     ## all that concern several machines (about half an hour)
 	$(BIN)/python -m bench cluster scaling scale shelf ranks postgres gateways kills
+
+planted: $(VENV)/.installed           ## takes a check out of the source, one at a time: does its fuzz target, test or cell find that? (half an hour; continues)
+	$(BIN)/python -m bench.faults.planted $(ARGS)
 
 faults: $(VENV)/.installed            ## each phase of a run x each fault x each component: the cells that have no record yet (hours; continues)
 	$(BIN)/python -m bench.faults $(ARGS)
