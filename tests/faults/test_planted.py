@@ -45,7 +45,7 @@ KINDS = ("fuzz", "test", "cell")
 
 
 NOT_FOUND = {"fuzz/mcp_server"}
-"""An input there takes seconds: the server is a program. A minute tries twenty, and none comes to the fault."""
+"""An input there takes seconds, as the server is a program: a minute tries twenty, and none gets there."""
 
 
 def test_each_fault_was_found_and_the_page_says_so() -> None:
