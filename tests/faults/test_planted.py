@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench.faults import planted
 from bench.faults.page import PAGE
 from bench.faults.planted import (
     ROOT,
@@ -123,7 +124,11 @@ def test_what_could_not_run_found_nothing(by: str, status: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_fault_is_planted_in_a_copy_and_found_by_its_target(tmp_path: Path) -> None:
+def test_a_fault_is_planted_in_a_copy_and_found_by_its_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planted, "CALM_S", 2.0)
+    monkeypatch.setattr(planted, "FUZZ_S", 4.0)
     (fault,) = (one for one in read_table() if one.by == "fuzz/json_text")
     before = (ROOT / "src" / fault.file).read_bytes()
     record = PlantedRuns(tmp_path).run(fault)
