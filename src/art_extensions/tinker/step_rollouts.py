@@ -90,7 +90,9 @@ class StepRollouts:
         """
         ledger = DataLayout(folder.parents[2]).ledger_file
         try:
-            since = await self._store.run(partial(_time_of_step_before, run=run, seq=seq))
+            since = 0.0
+            if run.run_id not in self._read:  # after a start of this process
+                since = await self._store.run(partial(_time_of_step_before, run=run, seq=seq))
             sampled = await asyncio.to_thread(self._samples, ledger, run, since)
             if not sampled:
                 return
@@ -107,7 +109,9 @@ class StepRollouts:
             _log.warning("step %d of %s has no record of its rollouts: %s", step, run.name, error)
 
     def _samples(self, ledger: Path, run: Run, since: float) -> list[SampleRecord]:
-        """Returns what was sampled from the run since the step before, in the order of the ledger."""
+        """Returns what was sampled from the run since the step before, in the order of the ledger. since: its
+        time, where no step of the run was read yet.
+        """
         if not ledger.is_file():
             return []
         begin = f"{PROJECT}/{run.name}@"

@@ -34,7 +34,8 @@ CREATE TABLE IF NOT EXISTS requests (
     kind       TEXT NOT NULL, body BLOB, added INTEGER NOT NULL DEFAULT 0, state TEXT NOT NULL,
     result     BLOB, created_at REAL NOT NULL, UNIQUE (run_id, seq)
 );
-CREATE INDEX IF NOT EXISTS added_requests ON requests (run_id, added);
+DROP INDEX IF EXISTS added_requests;
+CREATE INDEX IF NOT EXISTS added_in_order ON requests (run_id, added, seq);
 CREATE TABLE IF NOT EXISTS checkpoints (
     path  TEXT PRIMARY KEY, owner TEXT NOT NULL, run_id TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
     model TEXT NOT NULL, step INTEGER NOT NULL, created_at REAL NOT NULL, expires_at REAL,
