@@ -13,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -41,6 +43,50 @@ TRAINED, NOT_TRAINED = "trained", "discarded"
 """The reason codes of a rollout."""
 _ID = 4
 """Bytes of an id."""
+
+
+V = TypeVar("V")
+
+
+class PrefixIndex(Generic[V]):
+    """Values by ids, as bytes; finds the longest ids that others begin with.
+
+    Sorted ids: what begins others stands before them, and after all that is less than both. A search costs a
+    few comparisons, however many lengths there are.
+    """
+
+    def __init__(self) -> None:
+        self._sorted: list[bytes] = []
+        self._values: dict[bytes, list[V]] = {}
+
+    def add(self, ids: bytes, value: V) -> None:
+        if ids not in self._values:
+            insort(self._sorted, ids)
+        self._values.setdefault(ids, []).append(value)
+
+    def longest(self, ids: bytes) -> bytes | None:
+        """Returns the longest ids that these begin with, or are."""
+        while (place := bisect_right(self._sorted, ids)) > 0:
+            found = self._sorted[place - 1]
+            if ids.startswith(found):
+                return found
+            # What begins these and is longer than what both share would stand between the two.
+            size = min(len(ids), len(found)) // _ID
+            one, other = (np.frombuffer(what, "<i4", size) for what in (ids, found))
+            ids = ids[: _ID * int(np.argmin(np.append(one == other, False)))]
+        return None
+
+    def first(self, ids: bytes) -> V:
+        """Returns the oldest value of ids that are here."""
+        return self._values[ids][0]
+
+    def take(self, ids: bytes) -> V:
+        """Removes the oldest value of ids that are here, and returns it."""
+        value = self._values[ids].pop(0)
+        if not self._values[ids]:
+            del self._values[ids]
+            del self._sorted[bisect_right(self._sorted, ids) - 1]
+        return value
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -158,14 +204,13 @@ def stitch(samples: Iterable[SampleRecord]) -> list[SampledRollout]:
     """The rollouts of samples, group by group, groups in the order of their first samples."""
     rollouts: list[SampledRollout] = []
     groups: dict[bytes, list[SampledRollout]] = {}
-    going_on: dict[bytes, list[SampledRollout]] = {}
+    going_on = PrefixIndex[SampledRollout]()
     """Rollouts by the ids of their last prompt and completion."""
-    lengths: set[int] = set()
     for one in samples:
         prompt = _bytes(one.prompt_ids)
-        begun = (going_on.get(prompt[:size]) for size in sorted(lengths, reverse=True) if size < len(prompt))
-        if (known := next(filter(None, begun), None)) is not None:
-            rollout = known.pop(0)
+        begun = going_on.longest(prompt[:-_ID])
+        if begun is not None:
+            rollout = going_on.take(begun)
             rollout.turns.append(one)
         else:
             group = groups.setdefault(prompt, [])
@@ -173,9 +218,7 @@ def stitch(samples: Iterable[SampleRecord]) -> list[SampledRollout]:
             rollout = SampledRollout(group=number, place=len(group), turns=[one])
             group.append(rollout)
             rollouts.append(rollout)
-        ids = prompt + _bytes(one.completion_ids)
-        going_on.setdefault(ids, []).append(rollout)
-        lengths.add(len(ids))
+        going_on.add(prompt + _bytes(one.completion_ids), rollout)
     return sorted(rollouts, key=lambda rollout: (rollout.group, rollout.place))
 
 
@@ -196,12 +239,10 @@ class SampleFinder:
     """Finds the rollouts of a batch's datums by their ids."""
 
     def __init__(self, rollouts: Sequence[SampledRollout]) -> None:
-        self._left: dict[bytes, list[tuple[SampledRollout, SampleRecord]]] = {}
+        self._left = PrefixIndex[tuple[SampledRollout, SampleRecord]]()
         for rollout in rollouts:
             for one in rollout.turns:
-                ids = _bytes(one.prompt_ids) + _bytes(one.completion_ids)
-                self._left.setdefault(ids, []).append((rollout, one))
-        self._lengths = sorted({len(ids) for ids in self._left}, reverse=True)
+                self._left.add(_bytes(one.prompt_ids) + _bytes(one.completion_ids), (rollout, one))
 
     def note(self, call: ForwardBackwardCall) -> None:
         """Notes what a batch trains. Of equal samples each datum has one, the others are left."""
@@ -209,12 +250,12 @@ class SampleFinder:
             if call.forward_only or datum.targets.ndim != 1:
                 continue
             ids = _bytes(np.append(datum.input_ids, datum.targets[-1:]))
-            left = len(ids)
-            for size in self._lengths:
-                known = self._left.get(ids[:size]) if size <= left else None
-                if known and _note(*known[0], datum, size // _ID):
-                    _, sample = known.pop(0)
-                    left = size - _ID * len(sample.completion_ids)
+            while (found := self._left.longest(ids)) is not None:
+                rollout, sample = self._left.first(found)
+                ids = found[:-_ID]
+                if _note(rollout, sample, datum, len(found) // _ID):
+                    self._left.take(found)
+                    ids = found[: len(found) - _ID * max(1, len(sample.completion_ids))]
 
 
 def _note(rollout: SampledRollout, sample: SampleRecord, datum: LossDatum, length: int) -> bool:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from loss_requests import datum, read
 from starlette.testclient import TestClient
 from tinker_fixtures import run_program, started
@@ -22,7 +24,13 @@ from art.cli.main import app
 from art.server.ledger.schema import SampleRecord
 from art.tracking.step_record import read_rollouts, recorded_steps
 from art.wire.rollout_record import RolloutRecord
-from art_extensions.tinker.step_rollouts import SampledRollout, SampleFinder, stitch, without_scores
+from art_extensions.tinker.step_rollouts import (
+    PrefixIndex,
+    SampledRollout,
+    SampleFinder,
+    stitch,
+    without_scores,
+)
 from art_extensions.ui.app import RunPages
 
 STEPS, SAMPLES, TOKENS = 3, 4, 5
@@ -199,3 +207,20 @@ class TestTheSdk:
         done = CliRunner().invoke(app, asked)
         assert done.exit_code == 0, (done.output, done.exception)
         assert json.loads(done.output)["steps"] == STEPS
+
+
+IDS = st.lists(st.integers(-2, 300), max_size=5).map(lambda ids: array("i", ids).tobytes())
+
+
+@given(st.lists(IDS, max_size=12), st.lists(IDS, min_size=1, max_size=6))
+def test_the_longest_beginning_is_that_of_a_plain_search(known: list[bytes], asked: list[bytes]) -> None:
+    index, left = PrefixIndex[int](), list(enumerate(known))
+    for number, ids in left:
+        index.add(ids, number)
+    for ids in asked:
+        plain = max((one for _, one in left if ids.startswith(one)), key=len, default=None)
+        assert index.longest(ids) == plain
+        if plain is not None:
+            oldest = next((number, one) for number, one in left if one == plain)
+            assert index.first(plain) == oldest[0] == index.take(plain)
+            left.remove(oldest)
