@@ -201,7 +201,7 @@ def _library_of(one: ListedEnvironment) -> str:
     if one.problem:
         return one.problem
     if one.extra is not None and not one.installed:
-        return f"the extra {one.extra}"
+        return f"missing: the extra {one.extra}"
     return "" if one.library is None else f"{one.library} {one.version or 'is not installed'}"
 
 
