@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,13 @@ from art.environments.adapters.environment import (
     text_of_messages,
 )
 from art.environments.tasks import turn_seed
-from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
+from art.errors import (
+    ConfigurationError,
+    EnvironmentFailedError,
+    EnvironmentTimeoutError,
+    MissingExtraError,
+    extra_needed,
+)
 from art.types import SHOW, Unscored
 from art_extensions.environments.inspect_roles import RolePlayer, find_player, make_role
 from art_extensions.environments.library_environment import AdapterOptions, LibraryEnvironment
@@ -504,7 +510,27 @@ def _of_package(full: str, name: str) -> Callable[..., Any]:
             f"{full}: no package {package!r} has tasks of inspect; installed: {known}. Write "
             "inspect:PACKAGE/TASK or inspect:FILE.py@TASK"
         )
-    return _found_task(full, registered[package].load(), task)
+    return _found_task(full, _import_tasks(full, registered[package]), task)
+
+
+def _import_tasks(full: str, registered: EntryPoint) -> Any:
+    """Returns the module of a package's tasks. Raises MissingExtraError where a module that it imports is not
+    installed, as after `pip install --no-deps`, and ConfigurationError where its import fails otherwise.
+    """
+    package = registered.name if registered.dist is None else registered.dist.name
+    try:
+        return registered.load()
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"{full}: the package {package!r} needs the module {error.name or str(error)!r}, which is not "
+            f"installed. Install the package with what it depends on: pip install {package} (and the package "
+            "of that module, where it is no dependency)"
+        ) from error
+    except Exception as error:  # the package's own
+        raise ConfigurationError(
+            f"{full}: the package {package!r} cannot be imported: {type(error).__name__}: {error}. Import "
+            f"{registered.module!r} in Python to see where, and install what it needs: pip install {package}"
+        ) from error
 
 
 def _found_task(full: str, module: Any, task: str) -> Callable[..., Any]:

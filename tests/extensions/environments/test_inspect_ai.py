@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,3 +113,19 @@ def test_code_that_blocks_costs_its_rollouts_and_those_until_it_ends() -> None:
         assert one.startswith("EnvironmentFailedError")
         assert "an earlier rollout blocks inspect in this process" in one
     assert told["later"] == ["1.0"]
+
+
+def test_a_package_that_cannot_be_imported_is_an_error_that_names_what_is_missing(tmp_path: Path) -> None:
+    """.venv-environments has inspect-evals without its dependencies."""
+    told = told_by(PLACE, "packages_of_tasks.py", str(tmp_path))
+    lacks = (
+        "MissingExtraError: inspect:{}/gsm8k: the package {!r} needs the module {!r}, which is not installed"
+    )
+    evals = told["inspect_evals"]
+    assert evals.startswith(lacks.format("inspect_evals", "inspect_evals", "inspect_evals_utils"))
+    assert "pip install inspect_evals " in evals
+    lacking = told["lacking_tasks"]
+    assert lacking.startswith(lacks.format("lacking_tasks", "lacking-tasks", "nobody_has"))
+    old = told["old_tasks"]
+    assert old.startswith("ConfigurationError: inspect:old_tasks/gsm8k: the package 'old-tasks' cannot be")
+    assert "ImportError: cannot import name 'a_name_of_later'" in old and "pip install old-tasks" in old
