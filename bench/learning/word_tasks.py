@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
+
+from art_extensions.harbor.mini_swe_agent import CONFIGS
 
 WORDS = (
     "apple bread chair dance eagle flame grape horse igloo juice knife lemon mouse night ocean paper "
@@ -16,26 +19,6 @@ if [ -f /app/{name}.txt ]; then reward=0.5; fi
 if [ "$(cat /app/{name}.txt 2>/dev/null)" = {word} ]; then reward=1; right=1; fi
 echo "{{\\"reward\\": $reward, \\"right\\": $right}}" > /logs/verifier/reward.json
 """
-PROMPT = """\
-agent:
-  system_template: |
-    You solve a task with one bash command in a block.
-
-    Write the word hello to the file greeting.txt.
-    ```mswea_bash_command
-    echo hello > greeting.txt
-    ```
-
-    Write the word pear to the file fruit.txt.
-    ```mswea_bash_command
-    echo pear > fruit.txt
-    ```
-  instance_template: "{{task}}"
-model:
-  model_class: litellm_textbased
-  format_error_template: Write one command in a ```mswea_bash_command block.
-"""
-"""A configuration of mini-swe-agent: its own prompts are 1,500 tokens, which help no small model."""
 COMMAND = r"```mswea_bash_command\n[^`\n]{1,40}\n```"
 
 
@@ -54,5 +37,5 @@ def write_word_tasks(folder: Path, number: int) -> Path:
             path = folder / "tasks" / f"{word}-{name}" / place
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    (folder / "prompt.yaml").write_text(PROMPT)
+    shutil.copy(CONFIGS["small-model"], folder / "prompt.yaml")
     return folder / "tasks"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from art.client.rollout import rollout
@@ -30,6 +32,8 @@ from art_extensions.harbor.task_folders import HarborTask
 NAME = "mini-swe-agent"
 CONFIG = ("mini_textbased.yaml", "model.model_class=litellm_textbased")
 """The package's prompts for models that write commands as text."""
+CONFIGS = MappingProxyType({"small-model": str(Path(__file__).with_name("small-model.yaml"))})
+"""Configurations of ours by name: a short prompt with two answered tasks."""
 WORKER = Path(__file__).with_name("mini_worker.py")
 LINE_BYTES = 64 << 20
 SUBMITTED = "Submitted"
@@ -39,7 +43,8 @@ SUBMITTED = "Submitted"
 @dataclass(frozen=True, kw_only=True)
 class MiniSettings:
     """The settings of mini-swe-agent. config: as its own `-c` takes it, names, files and NAME=VALUE, in this
-    order. max_turns: completions of a rollout. command_s: seconds of a command.
+    order, or a name of `CONFIGS`. max_turns: completions of a rollout. command_s: seconds of a command.
+    python: None is this interpreter, or else that of the command `mini`, whichever has the package.
     """
 
     python: str | None = None
@@ -49,15 +54,26 @@ class MiniSettings:
 
     def __post_init__(self) -> None:
         """Raises: ConfigurationError where the interpreter is missing."""
-        if self.python is None and find_spec("minisweagent") is not None:
-            object.__setattr__(self, "python", sys.executable)
+        object.__setattr__(self, "config", [CONFIGS.get(one, one) for one in self.config])
+        if self.python is None:
+            object.__setattr__(self, "python", _installed_python())
         if self.python is None or not Path(self.python).is_file():
             found = "no interpreter is named" if self.python is None else f"{self.python!r} is no file"
             raise ConfigurationError(
                 f"agent={NAME!r} needs the package mini-swe-agent, and {found}. Install it with "
                 "`python -m venv agents && agents/bin/pip install mini-swe-agent`, and give "
-                'agent_python="agents/bin/python"'
+                'agent_python="agents/bin/python", or put its command `mini` on the PATH'
             )
+
+
+def _installed_python() -> str | None:
+    if find_spec("minisweagent") is not None:
+        return sys.executable
+    if (command := shutil.which("mini")) is None:
+        return None
+    place = Path(command).resolve().parent
+    has_package = any(place.parent.glob("lib/python*/site-packages/minisweagent"))
+    return str(place / "python") if has_package else None
 
 
 class MiniSweAgent:

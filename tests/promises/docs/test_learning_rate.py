@@ -29,6 +29,8 @@ SAID = re.compile(
 )
 OWN = {
     "docs/guides/asynchronous-training.md": {"1e-5"},  # the default of PipelineTrainer, and says so
+    "docs/guides/coding-agents.md": {"5e-4"},  # of the measured run, twelve steps
+    "examples/coding_agent.py": {"5e-4"},
     "docs/guides/tinker.md": {"5e-4"},  # of twelve steps, measured
     "docs/internals/benchmarks.md": {"1e-5"},  # a peer's
     "examples/tic_tac_toe/self_play.py": {"1e-3"},  # of its SFT, measured
