@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
+import pytest
 from tinker_service import DONE, PYTHON, ROOT, Service, serving, with_sdk
 
 GUIDE = ROOT / "docs" / "guides" / "tinker.md"
@@ -27,14 +28,18 @@ def run_guide(
     for word, other in (changes or {}).items():
         assert word in program
         program = program.replace(word, other)
-    done = subprocess.run(
-        [str(PYTHON), "-c", program],
-        env=service.variables,
-        capture_output=True,
-        text=True,
-        timeout=limit_s,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [str(PYTHON), "-c", program],
+            env=service.variables,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = [(error.stdout or b"").decode(), (error.stderr or b"").decode()[-3000:]]
+        pytest.fail("\n".join([str(error)[-60:], *said, service.log.read_text()[-3000:], service.describe()]))
     assert done.returncode in DONE, done.stderr[-3000:] + service.log.read_text()[-3000:]
     rewards = [float(line.split()[1]) for line in done.stdout.splitlines()]
     assert len(rewards) == 12

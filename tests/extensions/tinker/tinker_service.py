@@ -63,6 +63,15 @@ class Service:
             "TINKER_TELEMETRY": "0",
         }
 
+    def describe(self) -> str:
+        """The processes of the service, for the failure of a test."""
+        assert self.process is not None
+        if self.process.poll() is not None:
+            return f"art tinker ended with {self.process.returncode}"
+        service = psutil.Process(self.process.pid)
+        alive = [service, *service.children(recursive=True)]
+        return "\n".join(f"{one.pid} {one.status()} {' '.join(one.cmdline())[-90:]}" for one in alive)
+
     def find(self, module: str) -> int:
         """The process that runs a module below the service."""
         assert self.process is not None

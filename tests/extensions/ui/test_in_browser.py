@@ -269,7 +269,7 @@ def test_hostile_texts_and_names_stay_text(tmp_path: Path, watch: Callable[..., 
         assert page.title().endswith("· ART") and "owned" not in page.title().split("·")[0], path
         assert page.locator("h1").count() == 1 and page.locator("main > h1:text('owned')").count() == 0, path
         assert (
-            page.evaluate("document.scripts.length") == 8 and page.locator("svg[onload], img").count() == 0
+            page.evaluate("document.scripts.length") == 9 and page.locator("svg[onload], img").count() == 0
         ), path
         shows = page.inner_text("body")
         assert not re.search("[\u202e\u2066\u200b\x1b\x9b]", shows), path
