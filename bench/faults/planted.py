@@ -32,8 +32,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.faults.planted_page import write_page
-from bench.faults.planted_records import RECORDS, PlantedRecord, append_record, read_records
+from bench.faults.planted_records import RECORDS, PlantedRecord, read_records
 from bench.faults.records import RECORDS as CELLS
+from bench.faults.records import append_record
 from bench.faults.records import read_records as read_cells
 from bench.learning.cell_runner import revision
 from bench.rows import machine

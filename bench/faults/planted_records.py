@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+from bench.faults.records import read_lines
 
 RECORDS = Path(__file__).parent.parent / "records" / "planted.jsonl"
 
@@ -33,15 +33,6 @@ class PlantedRecord:
         return change == {"file": self.file, "old": self.old, "new": self.new}
 
 
-def append_record(path: Path, record: PlantedRecord) -> None:
-    """Several commands may append at once."""
-    with path.open("a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(json.dumps(asdict(record)) + "\n")
-
-
 def read_records(path: Path) -> Mapping[str, PlantedRecord]:
     """The newest record of each fault, by its words."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    records = [PlantedRecord(**json.loads(line)) for line in lines if line.strip()]
-    return {one.what: one for one in records}
+    return {one["what"]: PlantedRecord(**one) for one in read_lines(path)}

@@ -7,7 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 RECORDS = Path(__file__).parent.parent / "records" / "faults.jsonl"
 RANDOM_RECORDS = RECORDS.with_name("random_kills.jsonl")
@@ -47,8 +50,8 @@ class RandomRecord(RunRecord):
     kills: dict[str, int]
 
 
-def append_record(path: Path, record: RunRecord) -> None:
-    """Several shards may append at once."""
+def append_record(path: Path, record: DataclassInstance) -> None:
+    """Several commands may append at once."""
     with path.open("a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(json.dumps(asdict(record)) + "\n")
@@ -56,15 +59,19 @@ def append_record(path: Path, record: RunRecord) -> None:
 
 def read_records(path: Path) -> Mapping[str, CellRecord]:
     """The newest record of each cell, by its name."""
-    return {one["cell"]: CellRecord(**one) for one in _lines(path)}
+    return {one["cell"]: CellRecord(**one) for one in _runs(path)}
 
 
 def read_random(path: Path) -> Sequence[RandomRecord]:
     """The newest record of each seed."""
-    return list({one["seed"]: RandomRecord(**one) for one in _lines(path)}.values())
+    return list({one["seed"]: RandomRecord(**one) for one in _runs(path)}.values())
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _runs(path: Path) -> list[dict[str, Any]]:
+    return [one | {"flaws": tuple(one["flaws"])} for one in read_lines(path)]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The fields of each record; none where there is no file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    told = [json.loads(line) for line in lines if line.strip()]
-    return [one | {"flaws": tuple(one["flaws"])} for one in told]
+    return [json.loads(line) for line in lines if line.strip()]

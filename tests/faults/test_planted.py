@@ -18,7 +18,8 @@ from bench.faults.planted import (
     read_table,
     wanted,
 )
-from bench.faults.planted_records import RECORDS, append_record, read_records
+from bench.faults.planted_records import RECORDS, read_records
+from bench.faults.records import append_record
 from bench.faults.table import read_table as read_matrix
 
 OUTSIDE = ROOT / "tests" / "promises" / "hostile" / "outside.toml"
