@@ -139,18 +139,15 @@ class StepRollouts:
             since = 0.0
             if run.run_id not in self._read:  # after a start of this process
                 since = await self._store.run(partial(_time_of_step_before, run=run, seq=seq))
-            sampled = await asyncio.to_thread(self._samples, ledger, run, since)
-            if not sampled:
+            rollouts = await asyncio.to_thread(lambda: stitch(self._samples(ledger, run, since)))
+            if not rollouts:
                 return
-            rollouts = stitch(sampled)
-            finder = SampleFinder(rollouts)
+            finder = await asyncio.to_thread(SampleFinder, rollouts)
             for one in batches:
-                whole = await self._store.run(
-                    partial(Tables.find, kind=QueuedRequest, request_id=one.request_id)
-                )
+                find = partial(Tables.find, kind=QueuedRequest, request_id=one.request_id)
+                whole = await self._store.run(find)
                 await asyncio.to_thread(lambda stored: finder.note(self._call_of(stored)), whole or one)
-            lines = "".join(one.record().line() for one in without_scores(rollouts))
-            await asyncio.to_thread(write_whole, ModelPaths(folder).rollouts(step), lines)
+            await asyncio.to_thread(_write, ModelPaths(folder).rollouts(step), rollouts)
         except (OSError, LedgerError, sqlite3.Error) as error:
             _log.warning("step %d of %s has no record of its rollouts: %s", step, run.name, error)
 
@@ -177,9 +174,13 @@ class StepRollouts:
         return [samples[one] for one in ids if one in samples]
 
 
+def _write(path: Path, rollouts: Sequence[SampledRollout]) -> None:
+    write_whole(path, "".join(one.record().line() for one in without_scores(rollouts)))
+
+
 def _time_of_step_before(tables: Tables, run: Run, seq: int) -> float:
     """The time of the request for the step before, in Unix seconds; of a first step, that of the run."""
-    asked = tables.select(QueuedRequest, without="body", run_id=run.run_id, state="done")
+    asked = tables.select(QueuedRequest, without="result", run_id=run.run_id, state="done")
     earlier = (one.created_at for one in asked if one.seq < seq and one.kind == "optim_step")
     return max(earlier, default=run.created_at)
 
