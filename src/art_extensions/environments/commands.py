@@ -118,11 +118,11 @@ def list_names(kind: str, options: Mapping[str, Any]) -> list[InstalledName]:
     prefix = kind.partition(":")[0]
     if prefix in tasks.NAMES and not options:
         return [InstalledName(name=prefix)]
-    form = next((one for one in known_environments() if one.partition(":")[0] == prefix), None)
+    forms = {one.partition(":")[0]: one for one in known_environments()}
+    form = forms.get(prefix)
     if form is None:
-        known = [one.partition(":")[0] for one in known_environments()]
-        hint = did_you_mean(prefix, known)
-        raise ConfigurationError(f"unknown kind {prefix!r}: {hint and f'{hint} '}known: {', '.join(known)}")
+        hint = did_you_mean(prefix, forms)
+        raise ConfigurationError(f"unknown kind {prefix!r}: {hint and f'{hint} '}known: {', '.join(forms)}")
     adapter = None if prefix in (PYTHON, *tasks.NAMES) else _load_adapter(prefix)
     function = getattr(adapter, INSTALLED_NAMES, None)
     _check_options(prefix, function, options)
