@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import art
+from art.environments.adapters.environment import Scenario
 from art.environments.adapters.registry import find_environment
 from art.errors import ConfigurationError
 from art.tracking.folders import ModelPaths
@@ -17,15 +20,24 @@ from art.types import sample_id
 PROGRAMS = Path(__file__).parent / "programs"
 
 
+@asynccontextmanager
+async def played(
+    folder: Path, world: str
+) -> AsyncIterator[tuple[art.LocalBackend, art.TrainableModel, Scenario, art.TrajectoryGroup]]:
+    """A model and eight of its rollouts of the first scenario of a world, whose steps reward the turns."""
+    model = art.TrainableModel(name="turns", project="words", base_model="art/nano-games")
+    async with art.LocalBackend(path=str(folder)) as backend:
+        await model.register(backend)
+        environment = find_environment(f"gymnasium:turned_world:{world}", turn_rewards=True)
+        (scenario, *_) = environment.scenarios("train")
+        group = await art.trajectory_group(environment.rollout(model, scenario) for _ in range(8))
+        yield backend, model, scenario, group
+
+
 @pytest.mark.slow
 async def test_steps_of_a_world_reward_the_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(PROGRAMS))
-    model = art.TrainableModel(name="turns", project="words", base_model="art/nano-games")
-    async with art.LocalBackend(path=str(tmp_path)) as backend:
-        await model.register(backend)
-        environment = find_environment("gymnasium:turned_world:World", turn_rewards=True)
-        (scenario, *_) = environment.scenarios("train")
-        group = await art.trajectory_group(environment.rollout(model, scenario) for _ in range(8))
+    async with played(tmp_path, "World") as (backend, model, scenario, group):
         for one in group:
             turns = [sample_id(item) for item in one.messages_and_choices if not isinstance(item, dict)]
             assert [*one.turn_rewards] == turns and len(turns) == 2
@@ -53,12 +65,7 @@ async def test_a_world_names_its_states_and_gives_reasons(
 ) -> None:
     """gigpo compares the turns of one name, whose prompts differ."""
     monkeypatch.syspath_prepend(str(PROGRAMS))
-    model = art.TrainableModel(name="rooms", project="words", base_model="art/nano-games")
-    async with art.LocalBackend(path=str(tmp_path)) as backend:
-        await model.register(backend)
-        environment = find_environment("gymnasium:turned_world:Rooms", turn_rewards=True)
-        (scenario, *_) = environment.scenarios("train")
-        group = await art.trajectory_group(environment.rollout(model, scenario) for _ in range(8))
+    async with played(tmp_path, "Rooms") as (backend, model, _, group):
         prompts = {one.messages()[2]["content"] for one in group}
         named = [[*one.turn_states.values()] for one in group]
         reasons = [[*one.turn_reasons.values()] for one in group]
