@@ -21,10 +21,7 @@ def show_pages(folder: Path, *, port: int, open_browser: bool) -> int:
 
     from art_extensions.ui.app import guarded_pages
 
-    if not folder.is_dir():
-        typer.echo(
-            f"there is no folder {str(folder)!r}: name a data folder (.art) or a folder of runs", err=True
-        )
+    if not _is_folder(folder):
         return 2
     try:
         listener = _listen(port)
@@ -72,6 +69,8 @@ def write_pages(folder: Path, target: Path) -> int:
     """Writes the pages as files. Returns 0, or 2 where a folder cannot be used."""
     from art_extensions.ui.app import export_runs
 
+    if not _is_folder(folder):
+        return 2
     try:
         count = export_runs(folder, target)
     except (ConfigurationError, OSError) as error:
@@ -79,6 +78,14 @@ def write_pages(folder: Path, target: Path) -> int:
         return 2
     typer.echo(f"{count} pages: open {target / 'index.html'}")
     return 0
+
+
+def _is_folder(folder: Path) -> bool:
+    """Returns whether the folder of the runs is there; prints what to name where it is not."""
+    if folder.is_dir():
+        return True
+    typer.echo(f"there is no folder {str(folder)!r}: name a data folder (.art) or a folder of runs", err=True)
+    return False
 
 
 def _listen(port: int) -> socket.socket:

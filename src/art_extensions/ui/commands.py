@@ -14,8 +14,11 @@ from art.errors import require_extra
 
 def ui(
     folder: Annotated[
-        Path, typer.Argument(help="A data folder (.art), a run's folder, or a folder of runs.")
-    ] = Path(".art"),
+        Path | None,
+        typer.Argument(
+            help="A data folder, a run's folder, or a folder of runs. Default: that of --data-dir."
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: a free port.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the pages in your browser.")] = False,
     export: Annotated[
@@ -30,6 +33,7 @@ def ui(
             "ART_API_KEY.",
         ),
     ] = None,
+    data_dir: DataDir = DATA_DIR,
 ) -> None:
     """Show runs, steps, rollouts and tokens in a browser. No server has to run: the files are read.
 
@@ -46,9 +50,10 @@ def ui(
         require_extra("ui", "art ui")
     from art_extensions.ui.browser import show_pages, write_pages
 
+    shown = data_dir if folder is None else folder
     if export is not None:
-        raise typer.Exit(write_pages(folder, export))
-    raise typer.Exit(show_pages(folder, port=port, open_browser=open_browser))
+        raise typer.Exit(write_pages(shown, export))
+    raise typer.Exit(show_pages(shown, port=port, open_browser=open_browser))
 
 
 def report(

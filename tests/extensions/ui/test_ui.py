@@ -27,6 +27,14 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "there is no folder" in result.output and "nothing" in result.output
 
 
+def test_the_data_folder_is_named_as_in_other_commands(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for folder in ("mine", "nothing"):
+        words = ["ui", "--data-dir", str(tmp_path / folder), "--export", str(tmp_path / f"pages of {folder}")]
+        result = CliRunner().invoke(app, words)
+        assert ("there is no folder" in result.output) == (folder == "nothing"), result.output
+
+
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
