@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from statistics import fmean
 from typing import Any
 
@@ -247,7 +248,7 @@ def loading(facts: CardFacts, format: str, where: str) -> str:
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
             f'tokenizer = AutoTokenizer.from_pretrained("{where}")\n'
             f'model = AutoModelForCausalLM.from_pretrained("{where}")\n{ask}```\n\n'
-            f"With vLLM:\n\n```sh\nvllm serve {where}\n```\n"
+            f"With vLLM:\n\n```sh\nvllm serve {quote(where)}\n```\n"
         )
     base, rank = facts.base_name, (facts.lora or {}).get("r")
     imports, source = "", f'"{base}"'
@@ -261,7 +262,7 @@ def loading(facts: CardFacts, format: str, where: str) -> str:
         f"base = AutoModelForCausalLM.from_pretrained({source})\n"
         f'model = PeftModel.from_pretrained(base, "{where}")\n{ask}```\n\n'
         f"With vLLM:\n\n```sh\nvllm serve {base} --enable-lora --max-lora-rank {rank} "
-        f"--lora-modules {facts.name}={where}\n```\n"
+        f"--lora-modules {quote(f'{facts.name}={where}')}\n```\n"
     )
 
 

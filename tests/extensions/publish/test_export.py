@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -137,6 +138,13 @@ def test_the_program_of_the_card_runs_as_printed(
     monkeypatch.chdir(folder.parent)
     exec(compile(program, "README.md", "exec"), {})  # the card's own program
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("format", ["peft", "merged"])
+def test_the_commands_of_the_card_are_quoted_for_a_shell(data_dir: Path, tmp_path: Path, format: str) -> None:
+    exported = art.export_model(KEY, tmp_path / "my model", format=format, data_dir=data_dir)
+    (command,) = re.findall(r"```sh\n(vllm .*)\n```", (exported.folder / "README.md").read_text())
+    assert shlex.split(command)[-1].removeprefix("player=") == "my model"
 
 
 def test_a_step_is_chosen_by_number_or_by_the_best_metric(data_dir: Path) -> None:
