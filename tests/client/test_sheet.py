@@ -108,6 +108,7 @@ def test_groups_of_one_rollout_are_told_the_least_size(caplog):
     caplog.clear()
     warn_untrained(sheet(no_samples=2), "agent", 4, alone)  # advantages without groups: another cause
     assert "no reply to learn from" in caplog.text
+    assert "let the agent of art.rollout use its base_url" in caplog.text
 
 
 def group(*rewards: float) -> art.TrajectoryGroup:

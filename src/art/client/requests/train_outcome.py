@@ -31,8 +31,8 @@ HIGH_RATE_FACTOR = 50.0
 """
 
 REASONS_UNTRAINED = {
-    "no_samples": "no reply to learn from: append completion.choices[0] to messages_and_choices, or set "
-    "allow_training_without_logprobs=True to train on dicts",
+    "no_samples": "no reply to learn from: append completion.choices[0] to messages_and_choices, let the "
+    "agent of art.rollout use its base_url, or set allow_training_without_logprobs=True to train on dicts",
     "zero_advantage": "all rewards in each group are equal, so there is no gradient",
     "unscored": "no reward",
     "failed": "an exception",
