@@ -320,8 +320,11 @@ _METHODS = ("register", "train", "train_sft", "get_step", "delete_checkpoints", 
 
 def as_backend(backend: Any) -> Backend:
     """Returns the backend itself where it has all methods; otherwise a face with them, for a backend that a
-    program brings in the style of older releases.
+    program brings in the style of older releases. Raises TypeError for a class, ConfigurationError for what
+    is no backend.
     """
+    if isinstance(backend, type):
+        raise TypeError(f"the backend is the class {backend.__name__}: make one, `{backend.__name__}()`")
     if all(hasattr(backend, name) for name in _METHODS):
         return cast("Backend", backend)
     face: Backend = import_module("art_extensions.compat.foreign_backend").ForeignBackend(backend)

@@ -43,7 +43,15 @@ from art.tracking.run_log import LogEntry, RunLog
 from art.tracking.sinks.registry import check_sinks
 from art.tracking.step_log import TrainLog
 from art.trajectories import Trajectory, TrajectoryGroup, gathered_groups
-from art.types import LoRAConfig, TrainConfig, TrainResult, TrainSFTConfig, Verbosity, peft_arguments
+from art.types import (
+    LoRAConfig,
+    TrainConfig,
+    TrainResult,
+    TrainSFTConfig,
+    Verbosity,
+    check_call_config,
+    peft_arguments,
+)
 from art.wire.nested import MASK, HiddenKey, with_keys_hidden, without_keys
 
 if TYPE_CHECKING:
@@ -467,6 +475,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         are left out; a list of trajectories is a group. Rollouts that ask for `get_inference_name()`
         afterwards sample from the new step.
         """
+        check_call_config(config, TrainConfig)
         given = gathered_groups(trajectory_groups, "train()")
         groups = [group for group in given if group is not None]
         if groups and len(groups) < len(given):
@@ -533,6 +542,7 @@ class TrainableModel(Model[ConfigT, StateT], Generic[ConfigT, StateT]):
         """
         from art.client.sft.sft_request import refuse_sft_options
 
+        check_call_config(config, TrainSFTConfig)
         refuse_sft_options(_config)
         face: Any = self._face()
 

@@ -122,6 +122,14 @@ class TrainConfig(BaseModel):
         }
 
 
+def check_call_config(config: object, expected: type[BaseModel]) -> None:
+    """Raises TypeError where `config` of a training call is neither None nor of the expected class."""
+    if config is None or isinstance(config, expected):
+        return
+    fields = ", ".join(f"{n}={v!r}" for n, v in config.items()) if isinstance(config, Mapping) else "..."
+    raise TypeError(f"config is {kind_of(config)}: write config=art.{expected.__name__}({fields})")
+
+
 class TrainSFTConfig(BaseModel):
     """The options of one call of `model.train_sft`.
 
@@ -285,8 +293,20 @@ def get_messages(messages_and_choices: MessagesAndChoices) -> Messages:
     return [_message(item) for item in messages_and_choices]
 
 
+def check_message(item: Any) -> None:
+    """Raises TypeError for a whole completion, and for what is no message at all: text, None, a list."""
+    if hasattr(item, "choices"):
+        remedy = "append `completion.choices[0]`"
+    elif isinstance(item, BaseModel | Mapping):
+        return
+    else:
+        remedy = "append a dict such as {'role': 'user', 'content': ...}, or `completion.choices[0]`"
+    raise TypeError(f"messages_and_choices has {kind_of(item)}, which is no message: {remedy}")
+
+
 def _message(item: MessageOrChoice) -> Any:
     if not is_choice(item):
+        check_message(item)
         plain = item.model_dump(mode="json", exclude_unset=True) if isinstance(item, BaseModel) else item
         message = dict(cast("dict[str, Any]", plain))
         if "content" in message and message["content"] is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art.client.sft.sft_rows import sft_trajectories
 from art.errors import ConfigurationError, NotRegisteredError
-from art.types import TrainConfig, TrainResult, TrainSFTConfig
+from art.types import TrainConfig, TrainResult, TrainSFTConfig, kind_of
 
 if TYPE_CHECKING:
     import openai
@@ -17,10 +18,19 @@ if TYPE_CHECKING:
     from art.trajectories import TrajectoryGroup
 
 
+_NO_BACKENDS = (type(None), str, int, float, Path, Mapping, list, tuple, Awaitable)
+"""What a program may give in place of a backend by mistake: a name, a folder, a call without `await`."""
+
+
 class ForeignBackend:
     """Adapts a foreign backend to ART's names. Raises ConfigurationError if it has no equivalent of one."""
 
     def __init__(self, backend: Any) -> None:
+        if isinstance(backend, _NO_BACKENDS):
+            raise ConfigurationError(
+                f"the backend is {kind_of(backend)}, which is none: give art.LocalBackend(), or "
+                "art.RemoteBackend(base_url, api_key)"
+            )
         self._backend = backend
 
     async def register(self, model: AnyModel) -> None:

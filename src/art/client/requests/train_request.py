@@ -16,7 +16,7 @@ from art.client.options.train_options import KEYWORDS, choose_algorithm, with_de
 from art.client.requests.registration import model_settings, optimizer_spec
 from art.errors import ConfigurationError, RolloutsFailedError, TokenMismatchError
 from art.trajectories import History, Trajectory, TrajectoryGroup, get_messages, is_choice
-from art.types import Unscored, as_number, known_reward, sample_id, unscored_reason
+from art.types import Unscored, as_number, check_message, known_reward, sample_id, unscored_reason
 from art.wire.algorithm import Algorithm
 from art.wire.jobs import (
     JUDGE_PREFIX,
@@ -105,7 +105,8 @@ def train_groups(
         if not isinstance(group, TrajectoryGroup):
             raise TypeError(
                 f"group {g} is a {type(group).__name__}, not a TrajectoryGroup: gather rollouts with "
-                "art.gather_trajectory_groups, or put trajectories into art.TrajectoryGroup([...])"
+                "art.gather_trajectory_groups, or put trajectories into art.TrajectoryGroup([...]); one "
+                "group alone is given in a list, [group]"
             )
         trajectories = [
             _train_trajectory(
@@ -300,6 +301,7 @@ def _samples(trajectory: Trajectory, rollout: str, *, given: bool) -> Iterator[_
     for h, history in enumerate(histories):
         for turn, item in enumerate(history):
             if not is_choice(item):
+                check_message(item)
                 continue
             place = f"turn {turn}" + (f" of additional history {h - 1}" if h else "")
             sample = sample_id(item)
