@@ -45,6 +45,7 @@ def test_a_turn_is_named_by_its_choice_or_its_place() -> None:
     (group,) = train_groups([art.TrajectoryGroup([trajectory])])
     assert group.trajectories[0].turn_rewards == trajectory.turn_rewards
     assert group.trajectories[0].turn_states == {"s1": "hall"} and group.trajectories[0].reward == 2.0
+    assert group.trajectories[0].notes.turn_reasons == {"s2": "It found the key."}
     unscored = art.Trajectory(messages_and_choices=[choice("s3")], reward=art.Unscored("judge down"))
     unscored.reward_turn(0, 0.5)
     assert unscored.reward == art.Unscored("judge down")

@@ -96,3 +96,11 @@ def test_long_texts_are_cut_and_figures_that_are_none_left_out() -> None:
     assert notes.scenario is not None and len(notes.scenario) <= 200 and notes.scenario.endswith("more)")
     assert notes.judge is not None and notes.judge.words is not None and len(notes.judge.words) <= 4_000
     assert len(notes.reward_parts) == 64 and "nan" not in notes.reward_parts
+
+
+def test_the_reasons_of_turns_are_cut_one_by_one_and_all_together() -> None:
+    one = RolloutNotes(turn_reasons={"s1": "w" * 10_000, "s2": "odd \ud800"}).turn_reasons
+    assert len(one["s1"]) <= 1_000 and one["s1"].endswith("more)") and one["s2"] == "odd ?"
+    many = RolloutNotes(turn_reasons={f"s{n}": "w" * 10_000 for n in range(300)}).turn_reasons
+    assert [*many] == [f"s{n}" for n in range(300)]
+    assert all(many.values()) and sum(map(len, many.values())) <= 16_000

@@ -8,6 +8,7 @@ import pytest
 
 from art.wire.algorithm import AdvantageSpec, Algorithm, CriticSpec, EntropySpec, KlSpec
 from art.wire.records import GrownRecord
+from art.wire.rollout_record import RolloutNotes
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,7 @@ from art.wire.records import GrownRecord
         (KlSpec(coefficient=1.0, reference="step", lag=1), {"lag": None, "every": 3}),
         (KlSpec(coefficient=1.0), {"reference": "average", "mixup": 0.5, "every": 3}),
         (AdvantageSpec(kind="gae"), {"credit": "rest", "whiten": False}),
+        (RolloutNotes(scenario="s-1"), {"turn_reasons": {"s1": "It looked first."}}),
         (CriticSpec(clip=None), {"kind": "adapter", "rank": 4, "alpha": 8.0, "warmup_steps": 3}),
     ],
 )

@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from art.process.foreign_files import parse_json
-from art.wire.records import Strict
+from art.wire.records import GrownRecord, Strict
 
 ROLLOUT_FILE = "rollouts.jsonl"
 CONTEXT_FATE = "context"
 LONGEST_NAME, LONGEST_TEXT, MOST_PARTS = 200, 4_000, 64
+LONGEST_REASONS, LONGEST_REASON = 16_000, 1_000
+"""The characters of all reasons of a rollout's turns, and of one."""
 
 
 def cut(text: object, longest: int) -> object:
@@ -46,6 +48,18 @@ def _finite_parts(values: object) -> object:
     return {str(cut(name, LONGEST_NAME)): value for name, value in [*finite][:MOST_PARTS]}
 
 
+def _short_reasons(values: object) -> object:
+    if not isinstance(values, dict):
+        return values
+    longest = min(LONGEST_REASON, max(40, LONGEST_REASONS // max(1, len(values))))
+    return {name: cut(_encodable(text), longest) for name, text in values.items()}
+
+
+def _encodable(text: object) -> object:
+    """A text with "?" for unpaired surrogates, which no JSON of the wire holds."""
+    return text.encode("utf-8", "replace").decode("utf-8") if isinstance(text, str) else text
+
+
 def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and abs(value) < float("inf") and not math.isnan(value)
 
@@ -53,6 +67,7 @@ def _is_finite(value: object) -> bool:
 Name = Annotated[str, BeforeValidator(lambda text: cut(text, LONGEST_NAME))]
 Text = Annotated[str, BeforeValidator(lambda text: cut(text, LONGEST_TEXT))]
 Parts = Annotated[dict[str, float], BeforeValidator(_finite_parts)]
+Reasons = Annotated[dict[str, str], BeforeValidator(_short_reasons)]
 
 
 class ContextRow(Strict):
@@ -95,8 +110,10 @@ class JudgeNote(Strict):
     """What the judge was told to look for: at the group's first rollout alone."""
 
 
-class RolloutNotes(Strict):
+class RolloutNotes(GrownRecord):
     """The part of a record that only the program knows which rolled out. Long texts are cut."""
+
+    LATER: ClassVar[frozenset[str]] = frozenset({"turn_reasons"})
 
     scenario: Name | None = None
     """The id of the scenario."""
@@ -106,6 +123,8 @@ class RolloutNotes(Strict):
     started_at: float | None = None
     """Seconds since the epoch."""
     seconds: float | None = None
+    turn_reasons: Reasons = Field(default_factory=dict)
+    """Sample -> why its turn earned what it did."""
 
 
 class RolloutRecord(RolloutNotes):

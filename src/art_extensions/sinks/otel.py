@@ -51,6 +51,7 @@ from art.types import (
     text_of_content,
     unscored_reason,
 )
+from art.wire.rollout_record import LONGEST_REASON, cut
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class OTelSink:
         end = start + _ns(float(trajectory.metrics.get("duration", 0.0)))
         environment = trajectory.metadata.get("environment")
         shared = {**shared, "art.rollout": rollout, ENVIRONMENT: environment}
-        credit = _credit_of_turns(trajectory, record)
+        credit = _credit_of_turns(trajectory, record, self._content)
         histories: list[Trajectory | History] = [trajectory, *trajectory.additional_histories]
         now = start
         for place, history in enumerate(histories):
@@ -475,20 +476,22 @@ def _rollout_facts(trajectory: Trajectory, record: RolloutRecord | None, content
 
 
 def _credit_of_turns(
-    trajectory: Trajectory, record: RolloutRecord | None
-) -> Callable[[Any], dict[str, float | None]]:
-    """Returns a function of a choice: what its turn earned, with later turns, and its advantage."""
-    rewards = trajectory.turn_rewards
+    trajectory: Trajectory, record: RolloutRecord | None, content: bool
+) -> Callable[[Any], dict[str, float | str | None]]:
+    """Returns a function of a choice: what its turn earned and why, with later turns, and its advantage."""
+    rewards, reasons = trajectory.turn_rewards, trajectory.turn_reasons if content else {}
     returns, advantages = (
         (record.by_sample(record.turn_returns), record.by_sample(record.turn_advantages))
         if record is not None
         else ({}, {})
     )
 
-    def credit(choice: Any) -> dict[str, float | None]:
+    def credit(choice: Any) -> dict[str, float | str | None]:
         sample = str(sample_id(choice))
+        why = reasons.get(sample)
         return {
             "art.turn_reward": rewards.get(sample),
+            "art.turn_reason": None if why is None else writable(str(cut(why, LONGEST_REASON))),
             "art.turn_return": returns.get(sample),
             "art.turn_advantage": advantages.get(sample),
         }

@@ -97,11 +97,12 @@ def with_credit(
     turns: Sequence[ShownTurn], trajectory: Trajectory | None, record: RolloutRecord | None
 ) -> list[ShownTurn]:
     """Returns the turns with what the trajectory gave them, and what the record of the step says of them."""
-    rewards, reasons = ({}, {}) if trajectory is None else (trajectory.turn_rewards, trajectory.turn_reasons)
+    rewards, whys = ({}, {}) if trajectory is None else (trajectory.turn_rewards, trajectory.turn_reasons)
     known = RolloutRecord(rollout="", group=0, place=0, fate="") if record is None else record
     given, earned, advantages = map(
         known.by_sample, (known.turn_rewards, known.turn_returns, known.turn_advantages)
     )
+    reasons = {**known.turn_reasons, **whys}
     return [
         replace(
             one,

@@ -21,11 +21,14 @@ from art.errors import ConfigurationError
 from art.tracking.folders import ModelPaths, find_model, lock_folder, model_folders
 from art.tracking.model_files import append_history_row, read_history
 from art.tracking.step_record import read_rollouts
+from art.wire.rollout_record import RolloutRecord, cut
+from art_extensions.ui.conversation import visible
 from art_extensions.ui.run_table import Found, HistoryRows, RunTable
 from art_extensions.ui.signatures import CAUSES, LAST_RESORT, SIGNATURES, Signature
 
-MOST_EXAMPLES = 3
-"""Rollouts that are shown for a finding."""
+MOST_EXAMPLES = MOST_REASONS = 3
+"""Rollouts that are shown for a finding, and reasons of the turns of one."""
+LONGEST_REASON = 200
 LOOK_EVERY, FIRST_ROWS, LAST_ROWS = 5, 12, 28
 """Steps between two looks at a run that trains; steps of its beginning and of its end that a look sees."""
 PAGES_PORT = 8765
@@ -46,6 +49,8 @@ class Example:
     fate: str
     page: str
     """The address of its page in `art ui`, opened for the data folder."""
+    reasons: tuple[str, ...] = ()
+    """Why its turns earned what they did: those of the largest rewards, in the order of the turns."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ class Explanation:
                 lines += [
                     f"    Example: step {one.step}, group {one.group}, rollout {one.place} ({one.rollout}): "
                     f"reward {one.reward}, {one.fate}",
+                    *(f"      {reason}" for reason in one.reasons),
                     f"      http://127.0.0.1:{PAGES_PORT}{one.page}",
                 ]
         if any(finding.examples for finding in self.findings):
@@ -205,11 +211,25 @@ def _with_examples(table: RunTable, sight: _Sight) -> RunFinding:
     examples = tuple(
         Example(
             step, one.group, one.place, one.rollout, one.reward, one.fate,
-            page_address(folder, step, one.group, one.place),
+            page_address(folder, step, one.group, one.place), _reasons(one),
         )
         for step, one in fitting[:MOST_EXAMPLES]
     )  # fmt: skip
     return replace(sight.finding(), examples=examples)
+
+
+def _reasons(record: RolloutRecord) -> tuple[str, ...]:
+    rewards = record.by_sample(record.turn_rewards)
+    turns = [
+        (turn, rewards.get(sample, 0.0), record.turn_reasons[sample])
+        for turn, sample in enumerate(record.samples, 1)
+        if sample in record.turn_reasons
+    ]
+    top = sorted(turns, key=lambda one: -abs(one[1]))[:MOST_REASONS]
+    return tuple(
+        f"turn {turn} earned {reward:g}: {visible(cut(' '.join(why.split()), LONGEST_REASON))}"
+        for turn, reward, why in sorted(top)
+    )
 
 
 def page_address(folder: Path, step: int, group: int, place: int) -> str:

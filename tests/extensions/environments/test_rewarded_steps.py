@@ -73,6 +73,9 @@ async def test_a_world_names_its_states_and_gives_reasons(
         result = await backend.train(model, [group], algorithm="gigpo", learning_rate=1e-4)
         records = read_rollouts(ModelPaths.of_model(model).path, 1)
     assert len(prompts) == 8 and named == [["door", "room"]] * 8
+    assert [[*one.turn_reasons.items()] for one in records] == [
+        [*zip(one.samples, why, strict=True)] for one, why in zip(records, reasons, strict=True)
+    ]
     assert reasons == [[f"step {k} is {reward:g}" for k, reward in enumerate(one, 1)] for one in earned]
     assert result.metrics["data/sheet/trained_rollouts"] == 8
     returns = np.stack([earned[:, 0] + 0.95 * earned[:, 1], earned[:, 1]], axis=1)

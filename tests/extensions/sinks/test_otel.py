@@ -120,12 +120,16 @@ async def test_resources_name_the_environment_of_a_rollout(tmp_path: Path, colle
     }
 
 
-async def test_a_completion_has_what_its_turn_earned(tmp_path: Path, collector: Collector) -> None:
+@pytest.mark.parametrize("content", ["", "true"])
+async def test_a_completion_has_what_its_turn_earned(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.setenv(CAPTURE, content)
     made, model = rollout(), model_in(tmp_path)
     said = [item for item in made.messages_and_choices if not isinstance(item, dict)]
     for number, (turn, reward) in enumerate(zip(said, (0.25, -1.0), strict=True)):
         turn.model_extra["sample_id"] = f"s{number}"
-        made.reward_turn(turn, reward)
+        made.reward_turn(turn, reward, reason=None if number else "It looked \ud800 first.")
     record = RolloutRecord(
         rollout="r-1", group=0, place=0, fate="trained", samples=["s0", "s1"], turn_rewards=[0.25, -1.0],
         turn_returns=[-0.25, -0.5], turn_advantages=[0.5, None],
@@ -137,6 +141,8 @@ async def test_a_completion_has_what_its_turn_earned(tmp_path: Path, collector: 
     first, second = (chat.attributes for chat in collector.named("chat"))
     assert [one["art.turn_reward"] for one in (first, second)] == [0.25, -1.0]
     assert [one["art.turn_return"] for one in (first, second)] == [-0.25, -0.5]
+    assert first.get("art.turn_reason") == ("It looked ? first." if content else None)
+    assert "art.turn_reason" not in second
     assert first["art.turn_advantage"] == 0.5 and "art.turn_advantage" not in second
     await model.log([art.TrajectoryGroup([rollout().model_copy(update={"rollout_id": "r-2"})])], step=4)
     plain = [chat.attributes for chat in collector.named("chat") if chat.attributes["art.rollout"] == "r-2"]

@@ -128,6 +128,7 @@ class MadeRun:
                 turn_rewards=[one.turn_rewards.get(f"{one.rollout_id}-{k}", 0.0) for k in range(2)]
                 if one.turn_rewards
                 else [],
+                turn_reasons=one.turn_reasons,
                 turn_returns=[1.25, 1.0] if one.turn_rewards else [],
                 turn_advantages=[0.75, -0.125] if one.turn_rewards else [],
                 judge=JudgeNote(

@@ -242,6 +242,26 @@ async def test_turns_that_are_paid_are_healthy_and_one_that_earns_all_is_where_i
     )
 
 
+async def test_an_example_says_why_its_turns_earned_what_they_did(tmp_path: Path) -> None:
+    await made_run(tmp_path, BROKEN[26])
+    made = RolloutRecord(
+        rollout="r-0", group=0, place=0, fate="trained", samples=[f"s{k}" for k in range(5)],
+        turn_rewards=[0.0, 0.01, -0.9, 0.02, 0.03],
+        turn_reasons={"s1": "It asked\ntwice.", "s2": "w" * 900, "s3": "a\u202eb", "s0": "no", "s9": "?"},
+    )  # fmt: skip
+    path = ModelPaths(tmp_path / "p" / "models" / "m").rollouts(2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(made.line())
+    found = explain("p/m", tmp_path)
+    (example,) = next(one.examples for one in found.findings if one.number == 26)
+    first, second, third = example.reasons
+    assert first == "turn 2 earned 0.01: It asked twice." and third == "turn 4 earned 0.02: a⟨202e⟩b"
+    assert second.startswith("turn 3 earned -0.9: www") and len(second) < 230
+    assert f"      {first}\n      {second}\n" in found.text()
+    (shown,) = next(one["examples"] for one in found.as_json()["findings"] if one["number"] == 26)
+    assert [*shown["reasons"]] == [*example.reasons]
+
+
 async def test_one_answer_that_earns_all_is_no_collapse(tmp_path: Path) -> None:
     def solved(step: int) -> dict[str, Any]:
         best = {"rewards": lambda chance: [1.0] * SIZE, "said": {"content": "maybe"}}

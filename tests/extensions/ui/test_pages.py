@@ -19,10 +19,11 @@ from starlette.testclient import TestClient
 import art
 import art_extensions.ui
 from art.errors import ConfigurationError
+from art.tracking.step_record import read_rollouts
 from art.tracking.trajectory_log import append_groups
 from art_extensions.ui.access import Viewer
 from art_extensions.ui.app import RunPages, export_runs
-from art_extensions.ui.conversation import visible
+from art_extensions.ui.conversation import ShownTurn, visible, with_credit
 from art_extensions.ui.curves import smooth
 from art_extensions.ui.export import EXPORTED, file_name
 from art_extensions.ui.run_history import Histories
@@ -411,6 +412,12 @@ def test_a_turn_shows_its_reward_and_its_advantage(tmp_path: Path, read: Read) -
     side_by_side = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", read(f"{RUN}/train/1/0")))
     assert side_by_side.count("advantage +0.750") == 1 and side_by_side.count("reward 0.250 ,") == 1
     # Without the trajectory the record alone knows; without the record, the trajectory.
+    turn = ShownTurn(
+        0, 0, "assistant", "", "", "the tea", 0, (), 0, sampled=True, sample="r-0", step=0, finish="stop"
+    )
+    (record, _, _) = read_rollouts(made.model, 1)
+    (credited,) = with_credit([turn], None, record)
+    assert (credited.reward, credited.reason) == (0.25, "It looked first.")
     (made.model / "steps" / "0001" / "rollouts.jsonl").unlink()
     again = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", read(f"{RUN}/train/1/0/0")))
     assert "reward 0.250" in again and "counts as" not in again

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types.chat.chat_completion import Choice
 
 import art
 from art.errors import ConfigurationError
@@ -131,6 +132,21 @@ def test_the_end_of_a_program_does_not_wait_for_a_tracker_that_hangs(tracker, ca
     sent.put(row(0), 0.01)
     sent.close(time.monotonic() + 0.01)
     assert "1 rows of 'n' had not arrived when the program ended" in warnings(caplog)[-1]
+
+
+def test_a_shown_conversation_has_what_its_turns_earned_and_why():
+    said = {"role": "assistant", "content": "left"}
+    turns = [
+        Choice.model_validate({"index": 0, "finish_reason": "stop", "message": said, "sample_id": f"s{n}"})
+        for n in range(3)
+    ]
+    one = art.Trajectory(messages_and_choices=[{"role": "user", "content": "Go."}, *turns])
+    one.reward_turn(1, 0.5, reason="It moved.")
+    one.reward_turn(2, 0.25)
+    one.reward_turn(3, -1, reason="w" * 5_000)
+    text = sample_rows([art.TrajectoryGroup([one])], 1)[0].text.split("\n\n")
+    assert text[1:3] == ["assistant (reward 0.5: It moved.): left", "assistant (reward 0.25): left"]
+    assert text[3].startswith("assistant (reward -1: www") and len(text[3]) < 1_100
 
 
 async def test_how_many_trajectories_are_shown(tmp_path, monkeypatch):

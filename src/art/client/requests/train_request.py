@@ -239,7 +239,7 @@ def _train_trajectory(
         turn_values=_of_turns("turn_values", _finite(trajectory.turn_values), rollout, samples),
         turn_states=_of_turns("turn_states", trajectory.turn_states, rollout, samples),
         given=_given_histories(trajectory, rollout, samples) if given else [],
-        notes=_notes(trajectory, scenario),
+        notes=_notes(trajectory, scenario, samples),
     )
 
 
@@ -253,7 +253,7 @@ def _of_turns(name: str, found: Mapping[str, T], rollout: str, samples: Sequence
     return dict(found)
 
 
-def _notes(trajectory: Trajectory, scenario: object) -> RolloutNotes:
+def _notes(trajectory: Trajectory, scenario: object, samples: Sequence[_Sampled]) -> RolloutNotes:
     """The part of the step's record that only this program knows."""
     seconds = trajectory.metrics.get("duration")
     return RolloutNotes(
@@ -262,6 +262,9 @@ def _notes(trajectory: Trajectory, scenario: object) -> RolloutNotes:
         judge=trajectory._judge,
         started_at=trajectory.start_time.timestamp(),
         seconds=None if seconds is None else float(seconds),
+        turn_reasons={
+            one.sample: why for one in samples if (why := trajectory.turn_reasons.get(one.sample)) is not None
+        },
     )
 
 

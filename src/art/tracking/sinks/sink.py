@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from art.tracking.nested_settings import named_leaves
 from art.types import is_choice, known_reward, sample_id
+from art.wire.rollout_record import LONGEST_REASON, cut
 
 if TYPE_CHECKING:
     from art.backend import AnyModel
@@ -172,8 +173,10 @@ def sample_rows(groups: Iterable[TrajectoryGroup], most: int) -> list[TableRow]:
 def _conversation(trajectory: Any) -> str:
     turns = []
     for item, message in zip(trajectory.messages_and_choices, trajectory.messages(), strict=True):
-        reward = trajectory.turn_rewards.get(sample_id(item)) if is_choice(item) else None
-        earned = "" if reward is None else f" (reward {reward:g})"
+        sample = str(sample_id(item)) if is_choice(item) else ""
+        reward, why = trajectory.turn_rewards.get(sample), trajectory.turn_reasons.get(sample)
+        reason = "" if why is None else f": {cut(why, LONGEST_REASON)}"
+        earned = "" if reward is None else f" (reward {reward:g}{reason})"
         calls = [call["function"] for call in message.get("tool_calls") or () if "function" in call]
         texts = [f"{call.get('name')}({call.get('arguments')})" for call in calls]
         content = message.get("content")
