@@ -1,4 +1,4 @@
-"""Text environments with Gymnasium's `reset` and `step`: `find_environment("gymnasium:my_module:MyWorld")`.
+"""Worlds of text and images with Gymnasium's `reset` and `step`, such as "gymnasium:my_module:MyWorld".
 
     observation, info = world.reset(seed=7)                        text, what the model is told
     observation, reward, terminated, truncated, info = world.step(action)         text, what the model replied
@@ -17,18 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 from art.environments.adapters.environment import Scenario, load_module, load_object, text_of_messages
 from art.errors import ConfigurationError, EnvironmentFailedError, extra_needed
+from art.types import text_of_content
 from art_extensions.environments.library_environment import (
     AdapterOptions,
     LibraryEnvironment,
     takes_options,
     text_in,
 )
+from art_extensions.environments.observed_images import image_address, image_part, is_pixels
 
 if TYPE_CHECKING:
     from art.model import Model
     from art.trajectories import Trajectory
 
 PREFIX = "gymnasium:"
+Content = str | list[dict[str, Any]]
+"""The content of a message."""
 ID = re.compile(r"-v\d+$")
 """The end of an id in Gymnasium's registry."""
 
@@ -120,7 +124,7 @@ class GymnasiumEnvironment(LibraryEnvironment):
             scenario,
             reward=total,
             metrics=metrics,
-            show=f"{said}\n\nenvironment: {observation}\nreward: {total:g}",
+            show=f"{said}\n\nenvironment: {text_of_content(observation)}\nreward: {total:g}",
             environment=self.name,
         )
 
@@ -153,7 +157,7 @@ def _maker(full: str, name: str) -> tuple[Any, tuple[str, ...]]:
     return gymnasium.make, (registered,)
 
 
-def _reset(full: str, world: Any, seed: int) -> tuple[str, Mapping[str, Any]]:
+def _reset(full: str, world: Any, seed: int) -> tuple[Content, Mapping[str, Any]]:
     signature = inspect.signature(world.reset)
     if "seed" not in signature.parameters and not any(
         one.kind is one.VAR_KEYWORD for one in signature.parameters.values()
@@ -164,10 +168,10 @@ def _reset(full: str, world: Any, seed: int) -> tuple[str, Mapping[str, Any]]:
         )
     result = world.reset(seed=seed)
     observation, *more = result if isinstance(result, tuple) else (result,)
-    return _text(full, observation), (more[0] if more else None) or {}
+    return _content(full, observation), (more[0] if more else None) or {}
 
 
-def _step(full: str, world: Any, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
+def _step(full: str, world: Any, action: str) -> tuple[Content, float, bool, bool, Mapping[str, Any]]:
     """Returns observation, reward, whether it ended, whether it was cut, info; older worlds give four."""
     result = world.step(action)
     if not isinstance(result, tuple) or len(result) not in (4, 5):
@@ -177,13 +181,20 @@ def _step(full: str, world: Any, action: str) -> tuple[str, float, bool, bool, M
         )
     observation, reward, terminated, *truncated, info = result
     cut = bool(truncated and truncated[0])
-    return _text(full, observation), float(reward), bool(terminated) or cut, cut, info or {}
+    return _content(full, observation), float(reward), bool(terminated) or cut, cut, info or {}
 
 
-def _text(full: str, observation: Any) -> str:
+def _content(full: str, observation: Any) -> Content:
+    """Returns an observation as the content of a message: a text, or parts where there is an image."""
     if isinstance(observation, str):
         return observation
-    raise EnvironmentFailedError(
-        f"environment {full!r}: the observation is {type(observation).__name__}, not text: use a wrapper "
-        "that describes it in words, such as gymnasium.wrappers.TransformObservation"
-    )
+    shown = observation if isinstance(observation, tuple | list) and observation else [observation]
+    if not all(isinstance(one, str) or is_pixels(one) for one in shown):
+        raise EnvironmentFailedError(
+            f"environment {full!r}: the observation is {type(observation).__name__}, not text, and no image: "
+            "use a wrapper that describes it in words, such as gymnasium.wrappers.TransformObservation"
+        )
+    return [
+        {"type": "text", "text": one} if isinstance(one, str) else image_part(image_address(full, one))
+        for one in shown
+    ]

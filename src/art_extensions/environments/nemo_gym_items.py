@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from art.types import text_of_content
 from art_extensions.environments.library_environment import newest_calls
+from art_extensions.environments.observed_images import image_part
 
 if TYPE_CHECKING:
     from art.environments.adapters.environment import RolloutConversation
@@ -58,8 +59,7 @@ def content_of(content: Any) -> Any:
 def _part(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("type") != "input_image":
         return {"type": "text", "text": given["text"]}
-    image = {"url": given.get("image_url") or "", "detail": given.get("detail") or "auto"}
-    return {"type": "image_url", "image_url": image}
+    return image_part(given.get("image_url") or "", given.get("detail") or "auto")
 
 
 def chat_tools_of(asked: Mapping[str, Any]) -> list[dict[str, Any]]:

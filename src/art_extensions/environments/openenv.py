@@ -24,6 +24,7 @@ import httpx
 from art.environments.adapters.environment import Scenario
 from art.errors import ConfigurationError, EnvironmentFailedError, EnvironmentTimeoutError, extra_needed
 from art.process.foreign_files import ask_foreign_blocking, parse_json
+from art.types import text_of_content
 from art_extensions.environments.library_environment import (
     MOST_CHARACTERS,
     AdapterOptions,
@@ -33,6 +34,7 @@ from art_extensions.environments.library_environment import (
     takes_options,
     text_of_turns,
 )
+from art_extensions.environments.observed_images import image_address, image_part
 from art_extensions.environments.openenv_tools import (
     ACT,
     CALL_FIELDS,
@@ -69,7 +71,7 @@ _CODE = re.compile(r"\(code: (\w+)\)$")
 class _Episode:
     """An episode so far."""
 
-    observation: str
+    observation: str | list[dict[str, Any]]
     done: bool
     reward: float = 0.0
     invalid: int = 0
@@ -79,12 +81,12 @@ class _Episode:
 class OpenEnvEnvironment(LibraryEnvironment):
     """An environment behind the address of a running OpenEnv server.
 
-    options: a scenario is a seed for `reset`. action: the field of the action that takes the reply; None: its
-    only field, else the reply is a JSON object of all fields. observation: the field that the model is told;
-    None: all. tools: the model acts by tool calls; None: if the environment has tools and no `action` is
-    given. max_turns: replies after which a rollout ends as truncated. turn_rewards: each reply earns the
-    reward of its steps, for algorithms of turns. reset: further arguments of each `reset`. Raises
-    ConfigurationError where no server of OpenEnv answers.
+    options: a scenario is a seed for `reset`. action: the field of the action that takes the reply; None:
+    its only field, else the reply is a JSON object of all fields. observation: the field that the model is
+    told; None: all. image: the field that is shown as an image. tools: the model acts by tool calls; None:
+    if the environment has tools and no `action` is given. max_turns: replies after which a rollout ends as
+    truncated. turn_rewards: each reply earns the reward of its steps, for algorithms of turns. reset:
+    further arguments of each `reset`. Raises ConfigurationError where no server of OpenEnv answers.
     """
 
     LIBRARY = "openenv"
@@ -108,6 +110,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
         *,
         action: str | None = None,
         observation: str | None = None,
+        image: str | None = None,
         tools: bool | None = None,
         max_turns: int = 32,
         turn_rewards: bool = False,
@@ -130,10 +133,12 @@ class OpenEnvEnvironment(LibraryEnvironment):
         """The tools; None: the environment lists them."""
         self._action = None if self._calls_tools else _action_field(self.name, self._fields, action)
         known = {**schema["observation"]["properties"], **schema["reset_observation"]["properties"]}
-        if observation is not None and observation not in known:
-            raise ConfigurationError(
-                f"{self.name}: observations have no field {observation!r}: {', '.join(known)}"
-            )
+        for field in (observation, image):
+            if field is not None and field not in known:
+                raise ConfigurationError(
+                    f"{self.name}: observations have no field {field!r}: {', '.join(known)}"
+                )
+        self._image = image
         self._observation, self._max_turns, self._reset = observation, max_turns, dict(reset or {})
         self._turn_rewards = turn_rewards
         self._sessions = 0
@@ -167,12 +172,13 @@ class OpenEnvEnvironment(LibraryEnvironment):
                 max_tokens=max_tokens,
                 tools=() if offered is None else offered.functions,
             )
-            episode = _Episode(self._text(result.observation), bool(result.done))
+            episode = _Episode(self._content(result.observation), bool(result.done))
             if offered is None:
                 await self._play(conversation, session, episode)
             else:
                 await self._play_calls(conversation, session, episode, offered)
         transcript = text_of_turns(conversation.trajectory.messages())
+        last = text_of_content(episode.observation)
         return conversation.finish(
             scenario,
             reward=episode.reward,
@@ -181,7 +187,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
                 "truncated": float(not episode.done and conversation.turns >= self._max_turns),
                 "invalid_actions": float(episode.invalid),
             },
-            show=f"{transcript}\n\nenvironment: {episode.observation}\nreward: {episode.reward:g}",
+            show=f"{transcript}\n\nenvironment: {last}\nreward: {episode.reward:g}",
             environment=self.name,
         )
 
@@ -228,7 +234,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
         """Takes a step, which the episode is told, and returns its reward. Raises what `_call` raises."""
         result = await self._step(session, action)
         earned = 0.0 if result.reward is None else finite_reward(self.name, result.reward)
-        episode.observation, episode.done = self._text(result.observation), bool(result.done)
+        episode.observation, episode.done = self._content(result.observation), bool(result.done)
         episode.reward += earned
         return earned
 
@@ -340,6 +346,15 @@ class OpenEnvEnvironment(LibraryEnvironment):
 
     def _fields_said(self) -> str:
         return ", ".join(f"{name} ({_kind(one)})" for name, one in self._fields.items())
+
+    def _content(self, observation: Mapping[str, Any]) -> str | list[dict[str, Any]]:
+        """Returns an observation as the content of a message. Raises EnvironmentFailedError."""
+        if self._image is None or observation.get(self._image) is None:
+            return self._text(observation)
+        rest = {key: value for key, value in observation.items() if key != self._image}
+        words = self._text(rest) if rest.keys() - OWN_FIELDS else ""
+        shown = image_part(image_address(self.name, observation[self._image]))
+        return [*([{"type": "text", "text": words}] if words else []), shown]
 
     def _text(self, observation: Mapping[str, Any]) -> str:
         """Returns an observation as the model is told it. Raises EnvironmentFailedError."""

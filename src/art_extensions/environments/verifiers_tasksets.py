@@ -213,7 +213,8 @@ class TasksetEnvironment(LibraryEnvironment):
                 f"environment {self.name!r}: {' and '.join(bound)} runs in a container alone, and the "
                 f"runtime is {runtime!r}, processes of this machine: give runtime={CONTAINER} to Python, or "
                 f"--environment-option 'runtime={CONTAINER}' to a command, where Docker is; the harnesses "
-                "null and bash need no container"
+                "null and bash need no container. Without one, run a coding agent's own command in an "
+                "art.rollout, or mini-swe-agent on task folders: docs/guides/coding-agents.md"
             )
 
     def _refusal(self, error: Exception) -> ConfigurationError:

@@ -97,6 +97,7 @@ def test_a_harness_that_needs_a_container_is_refused_where_there_is_none(found, 
     told = found["containers"][harness]
     assert told.startswith("ConfigurationError") and f"the harness {harness!r} runs in a container" in told
     assert "the runtime is 'subprocess'" in told and "--environment-option 'runtime=" in told
+    assert "run a coding agent's own command in an art.rollout" in told
 
 
 def test_what_a_container_s_runtime_lacks_is_said_before_a_rollout(found):

@@ -6,6 +6,7 @@ from typing import Any
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import ChatMessageUser, ContentImage, ContentText
 from inspect_ai.scorer import Score, Target, accuracy, exact, match, mean, scorer
 from inspect_ai.solver import TaskState, generate, solver, system_message, use_tools
 from inspect_ai.tool import tool
@@ -19,6 +20,12 @@ def words(count: int) -> MemoryDataset:
 def say(count: int = 60, prompt: str = "") -> Task:
     first = [system_message(prompt)] if prompt else []
     return Task(dataset=words(count), solver=[*first, generate()], scorer=exact())
+
+
+@task
+def look(image: str) -> Task:
+    shown = ChatMessageUser(content=[ContentText(text="What is this?"), ContentImage(image=image)])
+    return Task(dataset=[Sample(input=[shown], target="a door")], solver=[generate()], scorer=exact())
 
 
 @tool

@@ -5,7 +5,7 @@
 after one step. /calls: tools, by actions that name one. /rewarded: the same by actions without fields, until
 the right call, with rewards. /fails, /hangs: in `step`. /tools: actions without fields. /huge: a picture.
 /stepped: two steps that each have a reward. /faulty: the fault that `reset` is told. /dies: in `step`, which
-ends the server.
+ends the server. /pictured: pixels beside a text.
 """
 
 from __future__ import annotations
@@ -159,6 +159,15 @@ class HugeWorld(GuessWorld):
         return Told(hint="A" * 300_000, **more)
 
 
+class Pictured(Told):
+    pixels: list[list[list[int]]] | None = None
+
+
+class PicturedWorld(GuessWorld):
+    def told(self, hint: str, **more: Any) -> Any:
+        return Pictured(hint=hint, pixels=[[[255, 0, 0], [0, 0, self.steps]]] * 2, **more)
+
+
 class SteppedWorld(GuessWorld):
     def reset(self, seed: int | None = None, episode_id: str | None = None, **more: Any) -> Any:
         self.steps = 0
@@ -243,6 +252,7 @@ def main() -> None:
         "hangs": world(HangsWorld, Guess, Told),
         "huge": world(HugeWorld, Guess, Told),
         "tools": world(GuessWorld, Action, Told),
+        "pictured": world(PicturedWorld, Guess, Pictured),
         "stepped": world(SteppedWorld, Guess, Told),
         "faulty": spelling(world(FaultyWorld, Guess, Told)),
         "dies": world(DyingWorld, Guess, Told),
