@@ -31,7 +31,7 @@ def image_part(address: str, detail: str = "auto") -> dict[str, Any]:
 
 
 def is_pixels(value: Any) -> bool:
-    """Whether a value is an array of numpy or torch with the pixels of an image, each a byte."""
+    """Returns whether a value is an array of numpy or torch with the pixels of an image, each a byte."""
     return _is_array(value) and len(value.shape) in (2, 3) and "uint8" in str(value.dtype)
 
 
