@@ -15,7 +15,8 @@ bench/records/estimators.jsonl as it ends; cells that are there are not made aga
 written into docs/reference/algorithms.md.
 
 `--fresh` runs on `twenty`, with ten seeds that chose nothing, `turn_gae` with `lam` 0.5 and `grpo` with as
-many updates. What it answers is the ratio of their mean steps to a reward of 0.9.
+many updates. What it answers is the ratio of their mean steps to a reward of 0.9. Such a run ends with the
+step that reaches it.
 """
 
 from __future__ import annotations
@@ -200,9 +201,16 @@ def mean_reward(groups: Sequence[art.TrajectoryGroup]) -> float:
 
 
 async def learn(
-    model: art.TrainableModel, backend: art.LocalBackend, task: Task, method: str, rate: float
+    model: art.TrainableModel,
+    backend: art.LocalBackend,
+    task: Task,
+    method: str,
+    rate: float,
+    enough: float = math.inf,
 ) -> list[float]:
-    """The mean reward of the rollouts of each step, before the step's update."""
+    """The mean reward of the rollouts of each step, before the step's update. It ends with a step whose
+    rollouts earn `enough`.
+    """
     curve = []
     for step in range(task.steps):
         scenarios = [step * GROUPS + place for place in range(GROUPS)]
@@ -210,6 +218,8 @@ async def learn(
             model, task, scenarios, by_turn=ESTIMATORS.get(method, {}).get("name") in OF_TURNS
         )
         curve.append(mean_reward(groups))
+        if curve[-1] >= enough:
+            break
         if method in ESTIMATORS:
             await backend.train(model, groups, algorithm=dict(ESTIMATORS[method]), learning_rate=rate)
         elif winners := best_of_each(groups):
@@ -258,7 +268,8 @@ async def run_cell(backend: art.LocalBackend, cell: Cell) -> list[float]:
     task = TASKS[cell.task]
     if cell.method == PROMPTING:
         return await choose_prompt(model, task, cell.seed)
-    return await learn(model, backend, task, cell.method, cell.rate)
+    enough = SCORE if cell.seed in FRESH else math.inf
+    return await learn(model, backend, task, cell.method, cell.rate, enough)
 
 
 async def run_cells(cells: Sequence[Cell]) -> None:
