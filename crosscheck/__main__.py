@@ -21,8 +21,9 @@ from rich.table import Table
 from safetensors.torch import load_file
 
 from crosscheck import environment, fixtures
-from crosscheck.agreements import adjusted, left_out
-from crosscheck.cases import CASES, Parts
+from crosscheck.agreements import LIMITS, adjusted, left_out
+from crosscheck.cases import CASES
+from crosscheck.inputs import Parts
 
 LIMIT = 1e-6
 PEER_SECONDS = 600.0
@@ -43,7 +44,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        return self.difference <= LIMIT
+        return self.difference <= LIMITS.get(self.case, LIMIT)
 
 
 def ask(peer: str, folder: Path) -> dict[str, Parts]:

@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Collection, Mapping
 from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -28,8 +29,9 @@ class AdamW8bitKind(OptimizerKind):
     """AdamW with block-wise quantized moments."""
 
     def make(self, parameters: Parameters, matrices: Collection[str]) -> torch.optim.Optimizer:
-        if "bitsandbytes" in sys.modules and sys.modules["bitsandbytes"] is None:
-            del sys.modules["bitsandbytes"]  # a trainer of a base that is not quantized starts without it
+        modules: dict[str, Any] = sys.modules
+        if modules.get("bitsandbytes", self) is None:
+            del modules["bitsandbytes"]  # a trainer of a base that is not quantized starts without it
         require_extra("quantized", "optimizer='adamw_8bit'")
         exact = [name for name, one in parameters.items() if one.dtype == torch.float64]
         if exact:
