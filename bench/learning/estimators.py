@@ -1,7 +1,9 @@
 """Who gets the credit: twelve estimators and two baselines on three tasks, five seeds each, with the same
 rollouts.
 
-    python -m bench.learning.estimators [--task NAME] [--method NAME] [--seeds 5] [--fresh] [--times] [--tables]
+    python -m bench.learning.estimators [--task NAME] [--method NAME] [--seeds 5] [--tables]
+    python -m bench.learning.estimators --fresh
+    python -m bench.learning.estimators --times [--task NAME] [--method NAME]
 
     single   one turn; the reply has to be the word that the question names second
     ten      ten such turns; each right reply earns 0.1
@@ -363,8 +365,8 @@ def said_steps(steps: Sequence[int]) -> str:
 
 
 def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> tuple[float, float, float]:
-    """Returns the ratio of two means and its 95 % interval by Fieller's theorem, for independent samples, with
-    Student's t of the smaller one. The interval is 0 to infinity where the lower mean may be 0.
+    """Returns the ratio of two means and its 95 % interval by Fieller's theorem, for independent samples,
+    with Student's t of the smaller one. The interval is 0 to infinity where the lower mean may be 0.
 
     >>> [round(one, 3) for one in ratio_of_means([4, 5, 6], [9, 10, 11])]
     [0.5, 0.244, 0.822]
@@ -381,8 +383,8 @@ def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> tuple[floa
 
 
 def halved_table_of(records: Sequence[Record]) -> str:
-    """Returns the table of the fresh seeds. A run that never reached the score counts as one step more than it
-    had.
+    """Returns the table of the fresh seeds. A run that never reached the score counts as one step more than
+    it had.
     """
     task, *methods = HALVED
     lines = [f"| method | seeds | steps to {SCORE}, each seed | mean |", "|---|---|---|---|"]
@@ -404,18 +406,21 @@ def halved_table_of(records: Sequence[Record]) -> str:
 
 
 def times_of(records: Sequence[Record]) -> str:
-    """Returns the sentences that say how long whole runs took, and which took more than a run may."""
-    timed = {one.cell: one.cpu_seconds for one in records if one.cpu_seconds is not None}
-    whole = {cell: seconds for cell, seconds in timed.items() if cell.seed == TIMING_SEED}
-    ended = [seconds for cell, seconds in timed.items() if cell.seed in FRESH]
-    each = [f"`{cell.method}` on `{cell.task}` {seconds:.0f}" for cell, seconds in whole.items()]
-    over = [f"`{cell.method}` on `{cell.task}`" for cell, seconds in whole.items() if seconds > MOST_SECONDS]
-    said_ended = f", at most {max(ended):.0f} seconds" if ended else ""
-    return (
-        f"Processor time is in the record of {len(timed)} of the {len(records)} runs: of {len(ended)} that ended "
-        f"with the step that answered their question{said_ended}, and of {len(whole)} whole ones, in seconds: "
-        f"{', '.join(each) or 'none'}. Over {MOST_SECONDS:.0f} seconds: {', '.join(over) or 'none of these'}."
-    )
+    """Returns a list of the processor times that are known of whole runs, and which are too long."""
+    known = [one for one in records if one.cpu_seconds is not None]
+    lines = [
+        f"- `{one.cell.method}` on `{one.cell.task}`: {one.cpu_seconds:.0f} seconds, "
+        f"{'over' if one.cpu_seconds > MOST_SECONDS else 'within'} {MOST_SECONDS:.0f}."
+        for one in known
+        if one.cell.seed == TIMING_SEED and one.cpu_seconds is not None
+    ]
+    ended = [one.cpu_seconds for one in known if one.cell.seed in FRESH and one.cpu_seconds is not None]
+    if ended:
+        lines.append(
+            f"- The {len(ended)} runs of the fresh seeds, which end early: at most {max(ended):.0f} seconds."
+        )
+    lines.append(f"- The other {len(records) - len(known)} runs: not known.")
+    return "\n".join(lines)
 
 
 def write_tables() -> None:

@@ -4,8 +4,9 @@
 
 The task is `single` of bench.learning.estimators: one turn, and the reply has to be the word that the
 question names second. A step has four groups of eight rollouts of `art/nano-games`, a run 15 steps, and the
-rate is 0.003: that of `grpo` in the comparison of estimators. No rate was chosen by its result. Muon has a second
-one, five times as large: its updates are a fifth of AdamW's first ones, which move each weight by the rate.
+rate is 0.003: that of `grpo` in the comparison of estimators. No rate was chosen by its result. Muon has a
+second one, five times as large: its updates are a fifth of AdamW's first ones, which move each weight by the
+rate.
 
 A reward is 1 for the right word. With `gdpo` and `grpo, sum of parts` another 1 is earned by any of the three
 words, and the curve is still that of the right ones. With `refill`, groups of equal rewards are replaced by
@@ -195,23 +196,20 @@ class Run:
         return groups
 
     async def learn(self) -> None:
+        rate = self.method.rate
         for step in range(STEPS):
             groups = await self.gather(step)
             if self.method.train is not None:
-                await self.backend.train(
-                    self.model, groups, learning_rate=self.method.rate, **self.method.train
-                )
+                await self.backend.train(self.model, groups, learning_rate=rate, **self.method.train)
             elif self.cell.method == "dpo":
-                await train_dpo(
-                    self.model, pairs_of_groups(groups), learning_rate=self.method.rate, batch_size=GROUPS
-                )
+                await train_dpo(self.model, pairs_of_groups(groups), learning_rate=rate, batch_size=GROUPS)
             else:
                 replies = [
                     LabelledReply(trajectory=one, desirable=one.metrics["right"] == 1.0)
                     for group in groups
                     for one in group
                 ]
-                await train_kto(self.model, replies, learning_rate=self.method.rate, batch_size=len(replies))
+                await train_kto(self.model, replies, learning_rate=rate, batch_size=len(replies))
 
     async def learn_to_score(self) -> None:
         reward, pairs = RewardModel(self.model), pairs_of(QUESTIONS[:TRAINED_QUESTIONS])
@@ -226,7 +224,7 @@ class Run:
             await train_reward_model(
                 self.model,
                 pairs,
-                learning_rate=self.method.rate,
+                learning_rate=RATE,
                 batch_size=8,
                 seed=self.cell.seed * STEPS + step,
             )
