@@ -113,7 +113,7 @@ def fresh_runs(method: str, reached: list[int | None]) -> list[Record]:
 
 
 def test_fresh_seeds_are_a_table_of_their_own() -> None:
-    task, value_model, plain = estimators.HALVED
+    _, value_model, plain = estimators.HALVED
     records = [*fresh_runs(value_model, [5, 6]), *fresh_runs(plain, [10, None])]
     table = estimators.halved_table_of(records).splitlines()
     assert table[2].startswith(f"| `{value_model}` | 2 | 5, 6 | 5.5 (")
