@@ -2,31 +2,37 @@
 
 Makes the peers' environments where they are missing, gives everyone the same fixtures, compares every loss,
 gradient and advantage, prints the table, and exits with 1 when a difference is above 1e-6 of the largest
-value.
+value. `--keep` writes every difference of a run of all peers into bench/records/crosscheck.jsonl, and the
+table of docs/reference/algorithms.md from it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from bench.marked_pages import replace_between_marks
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
 
 from crosscheck import environment, fixtures
-from crosscheck.agreements import adjusted, left_out
-from crosscheck.cases import CASES, Parts
+from crosscheck.agreements import LIMITS, adjusted, left_out
+from crosscheck.cases import CASES
+from crosscheck.inputs import Parts
 
 LIMIT = 1e-6
 PEER_SECONDS = 600.0
 SCRIPTS = Path(__file__).parent / "peers"
+RECORD = Path(__file__).parents[1] / "bench" / "records" / "crosscheck.jsonl"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "algorithms.md"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +49,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        return self.difference <= LIMIT
+        return self.difference <= LIMITS.get(self.case, LIMIT)
 
 
 def ask(peer: str, folder: Path) -> dict[str, Parts]:
@@ -118,7 +124,39 @@ def show(findings: Sequence[Finding]) -> None:
         console.print(f"not computed by the peers that were asked: {name}")
 
 
-def main(names: Sequence[str]) -> int:
+def keep(findings: Sequence[Finding]) -> None:
+    """Writes the record of all differences, and the page's table of it."""
+    rows = sorted((asdict(one) for one in findings), key=lambda row: (row["case"], row["part"], row["peer"]))
+    RECORD.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    replace_between_marks(PAGE, table_of(read_record()), name="agreements")
+
+
+def read_record() -> list[Finding]:
+    return [Finding(**json.loads(line)) for line in RECORD.read_text(encoding="utf-8").splitlines()]
+
+
+def table_of(findings: Sequence[Finding]) -> str:
+    """Returns the largest difference of each case at each peer."""
+    peers = sorted({one.peer for one in findings}, key=list(environment.PEERS).index)
+    cases = sorted({one.case for one in findings})
+    lines = [
+        f"{len(findings)} figures of {len(cases)} cases. A number is the largest difference of a case.",
+        "",
+    ]
+    lines += [f"| case | {' | '.join(peers)} |", f"|---|{'---|' * len(peers)}"]
+    for case in cases:
+        of_peers = [
+            [one.difference for one in findings if (one.case, one.peer) == (case, peer)] for peer in peers
+        ]
+        told = [f"{max(each):.0e}" if each else "" for each in of_peers]
+        lines.append(f"| {case} | {' | '.join(told)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    names = [one for one in arguments if one != "--keep"]
+    if names and len(names) < len(arguments):
+        raise SystemExit("--keep is of all peers: name none")
     torch.set_num_threads(1)
     findings: list[Finding] = []
     with tempfile.TemporaryDirectory(prefix="art-crosscheck-") as name:
@@ -127,6 +165,8 @@ def main(names: Sequence[str]) -> int:
         for peer in names or environment.PEERS:
             findings += compare(peer, ask(peer, folder), x)
     show(findings)
+    if "--keep" in arguments:
+        keep(findings)
     return 0 if all(one.ok for one in findings) else 1
 
 

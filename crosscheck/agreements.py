@@ -5,10 +5,14 @@ Nothing else is adjusted: these are all the differences that the comparison know
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 
-from crosscheck.cases import PART_WEIGHTS, Parts
+from crosscheck.cases import PART_WEIGHTS
 from crosscheck.fixtures import SIZE
+from crosscheck.inputs import Parts
 
 STD_EPSILON = {"trl": 1e-4, "verl": 1e-6, "openrlhf": 1e-9}
 """What each adds to a standard deviation before dividing by it; we add 1e-6."""
@@ -20,6 +24,9 @@ POPULATION = {
     ("openrlhf", "kl in reward, reinforce++"),
 }
 """Whitened by the population's deviation, where verl and our rows take the sample's."""
+
+LIMITS: Mapping[str, float] = MappingProxyType({"optimizer muon": 0.02})
+"""Of the largest value, where it is not 1e-6: our iteration computes in bfloat16, DeepSpeed's in float32."""
 
 LEFT_OUT = {
     # verl's losses are sg(ratio) A log p, ours ratio A: one gradient, two values.
@@ -51,6 +58,8 @@ def adjusted(peer: str, case: str, part: str, theirs: torch.Tensor, x: Parts) ->
         )
         std = torch.as_tensor(sum_GS).std()
         return theirs * (std + STD_EPSILON[peer]) / (std + OURS)
+    if case == "optimizer muon":  # its update has the scale of its rows, ours that of AdamW's
+        return theirs * 0.2 * theirs.shape[1] ** 0.5
     if (peer, case) in POPULATION and part == "advantages":
         tokens = float(x["mask_BL"].sum())
         return theirs * ((tokens - 1) / tokens) ** 0.5

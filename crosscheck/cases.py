@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from art.batch.advantages import advantages
-from art.batch.aggregation import weigh
 from art.batch.algorithms import resolve
 from art.batch.checked_rollouts import overlong_penalty
 from art.batch.part_advantages import part_advantages
@@ -34,10 +33,9 @@ from art.wire.algorithm import (
     OverlongSpec,
 )
 from art_extensions.preferences.losses import preference_algorithm
+from crosscheck import step_cases
 from crosscheck.fixtures import SIZE, TOKENS
-
-Tensors = Mapping[str, torch.Tensor]
-Parts = dict[str, torch.Tensor]
+from crosscheck.inputs import Parts, Tensors, scored
 
 GAMMA, LAM = 0.99, 0.9
 COEFFICIENT = 0.1
@@ -45,41 +43,9 @@ COEFFICIENT = 0.1
 SEVERAL_UPDATES: Mapping[str, Any] = MappingProxyType({"ratio_to": "trainer", "updates": {"epochs": 2}})
 """Peers divide by the logprobs before the step, which differ from the newest where a batch is used again."""
 ONE_UPDATE: Mapping[str, Any] = MappingProxyType({"ratio_to": "sampler", "updates": {"epochs": 1}})
+TOKEN_MEAN = AggregationSpec(kind="token_mean")
 ANYTHING = 1e8
 """A bound that nothing reaches."""
-
-
-def inputs(x: Tensors, logprobs_E: torch.Tensor, aggregation: AggregationSpec, old: str) -> LossInputs:
-    """The fixtures' sampled tokens as loss entries, weighed as the batch would weigh them."""
-    mask_BL = x["mask_BL"].bool()
-    rows_B = torch.arange(len(mask_BL))
-    lengths = [int(length) for length in mask_BL.sum(1)]
-    weighed = weigh(lengths, [row // SIZE for row in range(len(lengths))], aggregation)
-    sequence_E = rows_B.repeat_interleave(torch.tensor(lengths))
-    return LossInputs(
-        logprobs_E=logprobs_E,
-        sampled_logprobs_E=x["sampler_BL"][mask_BL],
-        proximal_logprobs_E=x[old][mask_BL],
-        reference_logprobs_E=x["reference_BL"][mask_BL],
-        advantages_E=x["advantages_B"][sequence_E],
-        weights_E=torch.from_numpy(weighed.weight_S)[sequence_E],
-        sequence_E=sequence_E,
-        normalizer=weighed.normalizer,
-    )
-
-
-def scored(
-    x: Tensors,
-    variable: str,
-    aggregation: AggregationSpec,
-    old: str,
-    loss: Callable[[LossInputs], torch.Tensor],
-) -> Parts:
-    """A loss and its gradient with respect to a fixture, in the fixture's shape."""
-    variable_BL = x[variable].clone().requires_grad_()
-    value = loss(inputs(x, variable_BL[x["mask_BL"].bool()], aggregation, old))
-    (gradient,) = torch.autograd.grad(value, variable_BL)
-    return {"loss": value.detach().reshape(1), "gradient": gradient}
 
 
 def policy(x: Tensors, name: str, **parts: Any) -> Parts:
@@ -124,7 +90,7 @@ def entropy_bonus(x: Tensors, coefficient: float) -> Parts:
     return scored(
         x,
         "logprobs_BL",
-        AggregationSpec(kind="token_mean"),
+        TOKEN_MEAN,
         "old_BL",
         lambda y: loss(y).loss - coefficient * y.mean(x["entropies_BL"][mask_BL]),
     )
@@ -132,7 +98,7 @@ def entropy_bonus(x: Tensors, coefficient: float) -> Parts:
 
 def kl(x: Tensors, estimator: Any) -> Parts:
     spec = KlSpec(estimator=estimator, coefficient=1.0)
-    return scored(x, "logprobs_BL", AggregationSpec(), "old_BL", lambda y: kl_loss(spec, y))
+    return scored(x, "logprobs_BL", TOKEN_MEAN, "old_BL", lambda y: kl_loss(spec, y))
 
 
 def value(x: Tensors) -> Parts:
@@ -142,7 +108,7 @@ def value(x: Tensors) -> Parts:
         old_E, returns_E = x["old_values_BL"][mask_BL], x["returns_BL"][mask_BL]
         return Critic.loss(y.logprobs_E, old_E, returns_E, y, CriticSpec(clip=0.2)).loss
 
-    return scored(x, "values_BL", AggregationSpec(), "old_BL", loss)
+    return scored(x, "values_BL", TOKEN_MEAN, "old_BL", loss)
 
 
 def advantage(x: Tensors, kind: Any, **options: Any) -> Parts:
@@ -257,6 +223,36 @@ def sequences(
     )
 
 
+def reward_model(x: Tensors) -> Parts:
+    """Pairs of rows that follow each other. The score of a row is the logprob of its first token minus that
+    of its second: of the answers "1" and "0".
+    """
+    spec = LossSpec(name="preference", params={"beta": 1.0})
+    loss = make_loss(preference_algorithm("reward_model", spec, None))
+    answers_BL = x["logprobs_BL"].clone().requires_grad_()
+    rows_B = torch.arange(len(answers_BL))
+    better_B = 1.0 - 2.0 * (rows_B % 2)
+    y = LossInputs(
+        logprobs_E=answers_BL[:, :2].flatten(),
+        sampled_logprobs_E=x["sampler_BL"][:, :2].flatten(),
+        proximal_logprobs_E=x["old_BL"][:, :2].flatten(),
+        reference_logprobs_E=None,
+        # The good answer of the chosen side and the bad one of the other are better.
+        advantages_E=torch.stack([better_B, -better_B], 1).flatten().double(),
+        weights_E=torch.ones(2 * len(rows_B), dtype=torch.float64),
+        sequence_E=(rows_B // 2).repeat_interleave(2),
+        normalizer=float(len(rows_B) // 2),
+    )
+    value = loss(y)
+    (gradient,) = torch.autograd.grad(value.loss, answers_BL)
+    margin = value.metrics["objective/margin"]
+    return {
+        "loss": value.loss.detach().reshape(1),
+        "gradient": gradient,
+        "margin": margin.detach().reshape(1),
+    }
+
+
 def overlong(x: Tensors) -> Parts:
     spec = OverlongSpec(limit=TOKENS, band=4)
     penalties = [overlong_penalty(int(length), spec) for length in x["mask_BL"].sum(1)]
@@ -308,8 +304,18 @@ CASES: Mapping[str, Callable[[Tensors], Parts]] = MappingProxyType(
         "overlong": overlong,
         "dpo": preferences,
         "dpo, length normalised": lambda x: preferences(x, length_normalised=True),
-        "ipo": lambda x: preferences(x, ipo=True, length_normalised=True),
+        "dpo, label smoothing": lambda x: preferences(x, label_smoothing=0.1),
+        "ipo": lambda x: preferences(x, ipo=True),
+        "ipo, length normalised": lambda x: preferences(x, ipo=True, length_normalised=True),
         "kto": labelled,
+        "reward model": reward_model,
+        "refill": step_cases.refill,
+        "entropy, adaptive": step_cases.adaptive_entropy,
+        "reference, average": lambda x: step_cases.average(x, None),
+        "reference, average, every": lambda x: step_cases.average(x, step_cases.EVERY),
+        "reference, every": step_cases.every_step,
+        "optimizer adamw_8bit": lambda x: step_cases.optimized(x, "adamw_8bit"),
+        "optimizer muon": lambda x: step_cases.optimized(x, "muon", weight_decay=0.0),
         "advantage group": lambda x: advantage(x, "group", std="sample"),
         "advantage centered": lambda x: advantage(x, "centered"),
         "advantage batch_std": lambda x: advantage(x, "batch_std", std="sample"),

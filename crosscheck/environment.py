@@ -25,10 +25,14 @@ INSTALL_SECONDS = 1800.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peer:
-    """What is installed after torch: `bare` without its requirements, then `requirements` with theirs."""
+    """What is installed after torch: `bare` without its requirements, then `requirements` with theirs.
+    `beside` is in a folder of that name of the environment, from which single files are read: where it could
+    be imported, others would do so.
+    """
 
     requirements: tuple[str, ...]
     bare: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 PEERS: Mapping[str, Peer] = MappingProxyType(
@@ -38,6 +42,7 @@ PEERS: Mapping[str, Peer] = MappingProxyType(
             requirements=(
                 "trl==1.16.0",
                 "accelerate==1.15.0",
+                "bitsandbytes==0.50.2",
                 "numpy==2.4.6",
                 "peft==0.21.2",
                 "safetensors==0.8.0",
@@ -48,6 +53,7 @@ PEERS: Mapping[str, Peer] = MappingProxyType(
         # Its own requirements cannot be installed without a GPU.
         "openrlhf": Peer(
             bare=("openrlhf==0.11.2",),
+            beside=("deepspeed==0.19.8",),
             requirements=(
                 "peft",
                 "pillow",
@@ -86,7 +92,13 @@ def _install(folder: Path, interpreter: Path, peer: Peer) -> None:
         shutil.rmtree(folder)
     _run([sys.executable, "-m", "venv", str(folder)])
     # torch first and pinned, so that its CPU build is taken where the index offers one.
-    for arguments in ([TORCH], ["--no-deps", *peer.bare] if peer.bare else [], [TORCH, *peer.requirements]):
+    beside = ["--no-deps", "--target", str(folder / "beside"), *peer.beside]
+    for arguments in (
+        [TORCH],
+        ["--no-deps", *peer.bare] if peer.bare else [],
+        [TORCH, *peer.requirements],
+        beside if peer.beside else [],
+    ):
         if arguments:
             _run([str(interpreter), "-m", "pip", "install", "--quiet", *arguments])
 

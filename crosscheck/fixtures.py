@@ -13,13 +13,20 @@ B = 32 rows in groups of 4 that follow each other, L = 12 tokens at most; all in
     returns_BL    what the critic is to predict              entropies_BL  of the policy, in nats
     mismatched_BL, mismatched_reference_BL   of replies behind other prompts, under policy and reference
 
+    outcomes_B    rewards of 0 and 1, in some groups all the same
+    factors_T     of the entropies, from step to step
+    policies_TN   weights of a policy, from step to step
+    weights_N, gradients_TN     of two matrices, one behind the other
+
 Ratios reach far beyond every clip, to both sides and with both signs of advantage.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +36,8 @@ Array = npt.NDArray[np.float64]
 
 GROUPS, SIZE, TOKENS = 8, 4, 12
 ROWS = GROUPS * SIZE
+MATRICES: Mapping[str, tuple[int, int]] = MappingProxyType({"wide": (64, 80), "narrow": (12, 8)})
+"""Rows and columns: the first is large enough to be quantized."""
 FILE = "fixtures.safetensors"
 
 
@@ -61,7 +70,23 @@ def make(seed: int = 7) -> dict[str, Array]:
     }
     mismatched_BL = -rng.uniform(2.0, 6.0, (ROWS, TOKENS))
     reference_BL = near(mismatched_BL - 0.2, 0.3)  # so that the estimate of the KL is above 0
-    return {**made, "mismatched_BL": mismatched_BL, "mismatched_reference_BL": reference_BL}
+    made |= {"mismatched_BL": mismatched_BL, "mismatched_reference_BL": reference_BL}
+    return made | steps(rng)
+
+
+def steps(rng: np.random.Generator) -> dict[str, Array]:
+    """What goes on from step to step."""
+    outcomes_GS = np.zeros((GROUPS, SIZE))
+    outcomes_GS[[0, 2, 4, 6, 7], [1, 0, 3, 2, 1]] = 1.0
+    outcomes_GS[3] = 1.0
+    size = sum(rows * columns for rows, columns in MATRICES.values())
+    return {
+        "outcomes_B": outcomes_GS.reshape(-1),
+        "factors_T": np.array([0.5, 0.7, 1.3, 0.8, 0.6, 1.4, 1.5, 1.6, 1.2, 0.9]),
+        "policies_TN": rng.normal(size=(7, 12)),
+        "weights_N": rng.normal(size=size),
+        "gradients_TN": rng.normal(size=(5, size)) * np.array([1.0, 0.1, 3.0, 0.3, 1.0])[:, None],
+    }
 
 
 def write(folder: Path) -> Path:

@@ -2,6 +2,8 @@
 rollouts.
 
     python -m bench.learning.estimators [--task NAME] [--method NAME] [--seeds 5] [--tables]
+    python -m bench.learning.estimators --fresh
+    python -m bench.learning.estimators --times [--task NAME] [--method NAME]
 
     single   one turn; the reply has to be the word that the question names second
     ten      ten such turns; each right reply earns 0.1
@@ -11,8 +13,12 @@ Every method gets the same number of rollouts of `art/nano-games`, in steps of f
 learning rate of three that earns most in a run of a seed of its own. The two baselines: `best_of_n`
 fine-tunes on the best rollout of each group; `prompting` trains nothing, spends the rollouts on choosing the
 best of eight prompts, and is scored with that prompt on fresh rollouts. A cell is appended to
-bench/records/estimators.jsonl as it ends; cells that are there are not made again. Then the table is written
-into docs/reference/algorithms.md.
+bench/records/estimators.jsonl as it ends; cells that are there are not made again. Then the tables are
+written into docs/reference/algorithms.md.
+
+`--fresh` runs on `twenty`, with ten seeds that chose nothing, `turn_gae` with `lam` 0.5 and `grpo` with as
+many updates. What it answers is the ratio of their mean steps to a reward of 0.9. Such a run ends with the
+step that reaches it. `--times` runs each method once more on each task, for the processor time alone.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import random
 import sys
 import tempfile
@@ -29,15 +36,17 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import permutations
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, variance
 from types import MappingProxyType
 from typing import Any
 
 import art
+from art.runs.comparison import t_975
 from art.wire.algorithm import OF_TURNS
 from bench.learning.cell_runner import revision
 from bench.learning.cells import estimate_of
 from bench.marked_pages import replace_between_marks, said
+from bench.real.program import cpu_seconds
 from bench.rows import machine
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +71,16 @@ GROUPS, SIZE, SCORE = 4, 8, 0.9
 RATES = (1e-3, 3e-3, 1e-2)
 TUNING_SEED = 100
 """The seed that chooses the rate of a method on a task. It is none of those that are compared."""
+COMPARED = range(5)
+"""The seeds that are compared."""
+FRESH = range(5, 15)
+"""The seeds of the question whether a value model halves the steps: none of them chose `lam` or a rate."""
+HALVED = ("twenty", "turn_gae, lam 0.5", "grpo, 4 minibatches")
+"""The task of that question, and the two methods."""
+MOST_SECONDS = 90.0
+"""Of processor time, that a run may take."""
+TIMING_SEED = 101
+"""The seed of the runs whose processor time is of interest alone. They are not compared."""
 LAST = 3
 """Steps at the end whose mean reward is the score of a run."""
 DECISIVE = 10
@@ -123,10 +142,12 @@ class Record:
     curve: Sequence[float]
     """The mean reward of each step's rollouts."""
     when: str | None = None
-    """The day. None for this and the next two: of the first runs these are not known."""
+    """The day. None for this and the next three: of the first runs these are not known."""
     revision: str | None = None
     seconds: float | None = None
     """Of wall time, from the registration of the model to the last step."""
+    cpu_seconds: float | None = None
+    """Of processor time in that time, by all processes of the run."""
 
     def to_line(self) -> str:
         read = asdict(self)
@@ -184,9 +205,16 @@ def mean_reward(groups: Sequence[art.TrajectoryGroup]) -> float:
 
 
 async def learn(
-    model: art.TrainableModel, backend: art.LocalBackend, task: Task, method: str, rate: float
+    model: art.TrainableModel,
+    backend: art.LocalBackend,
+    task: Task,
+    method: str,
+    rate: float,
+    enough: float = math.inf,
 ) -> list[float]:
-    """The mean reward of the rollouts of each step, before the step's update."""
+    """The mean reward of the rollouts of each step, before the step's update. It ends with a step whose
+    rollouts earn `enough`.
+    """
     curve = []
     for step in range(task.steps):
         scenarios = [step * GROUPS + place for place in range(GROUPS)]
@@ -194,6 +222,8 @@ async def learn(
             model, task, scenarios, by_turn=ESTIMATORS.get(method, {}).get("name") in OF_TURNS
         )
         curve.append(mean_reward(groups))
+        if curve[-1] >= enough:
+            break
         if method in ESTIMATORS:
             await backend.train(model, groups, algorithm=dict(ESTIMATORS[method]), learning_rate=rate)
         elif winners := best_of_each(groups):
@@ -242,7 +272,8 @@ async def run_cell(backend: art.LocalBackend, cell: Cell) -> list[float]:
     task = TASKS[cell.task]
     if cell.method == PROMPTING:
         return await choose_prompt(model, task, cell.seed)
-    return await learn(model, backend, task, cell.method, cell.rate)
+    enough = SCORE if cell.seed in FRESH else math.inf
+    return await learn(model, backend, task, cell.method, cell.rate, enough)
 
 
 async def run_cells(cells: Sequence[Cell]) -> None:
@@ -253,7 +284,7 @@ async def run_cells(cells: Sequence[Cell]) -> None:
     with tempfile.TemporaryDirectory(prefix="art-estimators-") as folder:
         async with art.LocalBackend(path=folder) as backend:
             for cell in missing:
-                begin = time.monotonic()
+                begin, spent = time.monotonic(), cpu_seconds()
                 curve = [round(value, 4) for value in await run_cell(backend, cell)]
                 record = Record(
                     cell=cell,
@@ -262,10 +293,13 @@ async def run_cells(cells: Sequence[Cell]) -> None:
                     when=datetime.now(UTC).strftime("%Y-%m-%d"),
                     revision=revision(),
                     seconds=round(time.monotonic() - begin, 1),
+                    cpu_seconds=round(cpu_seconds() - spent, 1),
                 )
                 with RECORDS.open("a", encoding="utf-8") as file:
                     file.write(f"{record.to_line()}\n")
-                sys.stderr.write(f"{cell}, {record.seconds} s: {curve}\n")
+                sys.stderr.write(
+                    f"{cell}, {record.seconds} s, {record.cpu_seconds} of them computing: {curve}\n"
+                )
 
 
 def read_records() -> list[Record]:
@@ -300,7 +334,7 @@ def table_of(records: Sequence[Record]) -> str:
             compared = [
                 one
                 for one in records
-                if (one.cell.task, one.cell.method) == (name, method) and one.cell.seed != TUNING_SEED
+                if (one.cell.task, one.cell.method) == (name, method) and one.cell.seed in COMPARED
             ]
             if compared:
                 rows.append(row_of(compared))
@@ -330,39 +364,111 @@ def said_steps(steps: Sequence[int]) -> str:
     return f"{found.mean:.1f}{interval}"
 
 
+def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> tuple[float, float, float]:
+    """Returns the ratio of two means and its 95 % interval by Fieller's theorem, for independent samples,
+    with Student's t of the smaller one. The interval is 0 to infinity where the lower mean may be 0.
+
+    >>> [round(one, 3) for one in ratio_of_means([4, 5, 6], [9, 10, 11])]
+    [0.5, 0.244, 0.822]
+    """
+    t = t_975(min(len(above), len(below)) - 1)
+    mean, other = fmean(above), fmean(below)
+    spread, others = (t * t * variance(one) / len(one) for one in (above, below))
+    # (mean - ratio x other)^2 <= spread + ratio^2 x others, a parabola in the ratio
+    leading, constant = other * other - others, mean * mean - spread
+    if leading <= 0:
+        return mean / other, 0.0, math.inf
+    middle, root = mean * other, math.sqrt((mean * other) ** 2 - leading * constant)
+    return mean / other, (middle - root) / leading, (middle + root) / leading
+
+
+def halved_table_of(records: Sequence[Record]) -> str:
+    """Returns the table of the fresh seeds. A run that never reached the score counts as one step more than
+    it had.
+    """
+    task, *methods = HALVED
+    lines = [f"| method | seeds | steps to {SCORE}, each seed | mean |", "|---|---|---|---|"]
+    reached = []
+    for method in methods:
+        curves = {
+            one.cell.seed: one.curve
+            for one in records
+            if (one.cell.task, one.cell.method) == (task, method) and one.cell.seed in FRESH
+        }
+        steps = [steps_to(curves[seed], SCORE) for seed in sorted(curves)]
+        each = ", ".join("never" if one > TASKS[task].steps else str(one) for one in steps)
+        lines.append(f"| `{method}` | {len(steps)} | {each} | {said_steps(steps) if steps else ''} |")
+        reached.append(steps)
+    if min(len(steps) for steps in reached) > 1:
+        ratio, low, high = ratio_of_means(*reached)
+        lines.append(f"| ratio of the means | | | {ratio:.2f} ({low:.2f} to {high:.2f}) |")
+    return "\n".join(lines)
+
+
+def times_of(records: Sequence[Record]) -> str:
+    """Returns a list of the processor times that are known of whole runs, and which are too long."""
+    known = [one for one in records if one.cpu_seconds is not None]
+    lines = [
+        f"- `{one.cell.method}` on `{one.cell.task}`: {one.cpu_seconds:.0f} seconds, "
+        f"{'over' if one.cpu_seconds > MOST_SECONDS else 'within'} {MOST_SECONDS:.0f}."
+        for one in known
+        if one.cell.seed == TIMING_SEED and one.cpu_seconds is not None
+    ]
+    ended = [one.cpu_seconds for one in known if one.cell.seed in FRESH and one.cpu_seconds is not None]
+    if ended:
+        lines.append(
+            f"- The {len(ended)} runs of the fresh seeds, which end early: at most {max(ended):.0f} seconds."
+        )
+    lines.append(f"- The other {len(records) - len(known)} runs: not known.")
+    return "\n".join(lines)
+
+
+def write_tables() -> None:
+    records = read_records()
+    replace_between_marks(PAGE, table_of(records) + "\n", name="estimators")
+    replace_between_marks(PAGE, halved_table_of(records) + "\n", name="halved steps")
+    replace_between_marks(PAGE, times_of(records) + "\n", name="estimator times")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--task", action="append", choices=TASKS, help="only this task")
     parser.add_argument("--method", action="append", choices=METHODS, help="only this method")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--tables", action="store_true", help="run nothing: write the table")
+    parser.add_argument("--seeds", type=int, default=len(COMPARED), choices=range(1, len(COMPARED) + 1))
+    parser.add_argument("--fresh", action="store_true", help="only the question of the fresh seeds")
+    parser.add_argument("--times", action="store_true", help="only the runs for the processor time")
+    parser.add_argument("--tables", action="store_true", help="run nothing: write the tables")
     given = parser.parse_args()
     ways = [(task, method) for task in given.task or TASKS for method in given.method or METHODS]
+    seeds: Sequence[int] = [TIMING_SEED] if given.times else range(given.seeds)
+    if given.fresh:
+        ways, seeds = [(HALVED[0], method) for method in HALVED[1:]], FRESH
     if not given.tables:
-        asyncio.run(
-            run_cells(
-                [
-                    Cell(task=task, method=method, rate=rate, seed=TUNING_SEED)
-                    for task, method in ways
-                    if method != PROMPTING
-                    for rate in RATES
-                ]
-            )
-        )
+        asyncio.run(run_cells(tuning_cells(ways)))
         records = read_records()
         rates = {way: 0.0 if way[1] == PROMPTING else best_rate(*way, records) for way in ways}
         asyncio.run(
             run_cells(
                 [
                     Cell(task=task, method=method, rate=rates[task, method], seed=seed)
-                    for seed in range(given.seeds)
+                    for seed in seeds
                     for task, method in ways
                 ]
             )
         )
-    replace_between_marks(PAGE, table_of(read_records()) + "\n", name="estimators")
+    write_tables()
+
+
+def tuning_cells(ways: Sequence[tuple[str, str]]) -> list[Cell]:
+    """Returns the runs that choose a rate."""
+    return [
+        Cell(task=task, method=method, rate=rate, seed=TUNING_SEED)
+        for task, method in ways
+        if method != PROMPTING
+        for rate in RATES
+    ]
 
 
 if __name__ == "__main__":

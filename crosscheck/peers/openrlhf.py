@@ -1,16 +1,20 @@
 """OpenRLHF's side: its own losses and advantages, called with the fixtures. Runs in OpenRLHF's environment.
 
 Importing its packages imports what needs a GPU (deepspeed, flash-attn, vLLM, ...) although nothing that is
-called here uses it; those imports get empty stand-ins.
+called here uses it; those imports get empty stand-ins. Muon is that of DeepSpeed, by which OpenRLHF trains
+with `--optim muon`; it is loaded from its one file.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
+import runpy
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,11 +46,12 @@ def empty(name: str) -> type:
 
 sys.meta_path.append(StandIns())
 
-from openrlhf.models.loss import PolicyLoss, SFTLoss, ValueLoss  # noqa: E402
+from openrlhf.models.loss import DPOLoss, PairWiseLoss, PolicyLoss, SFTLoss, ValueLoss  # noqa: E402
 from openrlhf.models.utils import compute_approx_kl, masked_mean  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker  # noqa: E402
 from openrlhf.trainer.ppo_utils.length_penalty import apply_overlong_penalty  # noqa: E402
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator  # noqa: E402
 
 
 def with_gradient(loss: torch.Tensor, variable: torch.Tensor) -> Tensors:
@@ -129,6 +134,73 @@ def overlong(x: Tensors) -> Tensors:
     return {"rewards": experience.rewards}
 
 
+def dpo(x: Tensors, **options: Any) -> Tensors:
+    """Pairs of rows that follow each other."""
+    logprobs_BL = x["logprobs_BL"].clone().requires_grad_()
+    sums_B, references_B = ((one * x["mask_BL"]).sum(1) for one in (logprobs_BL, x["reference_BL"]))
+    loss, *_ = DPOLoss(beta=0.1, **options)(sums_B[::2], sums_B[1::2], references_B[::2], references_B[1::2])
+    return with_gradient(loss, logprobs_BL)
+
+
+def reward_model(x: Tensors) -> Tensors:
+    """The score of a row is the difference of its first two logprobs."""
+    answers_BL = x["logprobs_BL"].clone().requires_grad_()
+    scores_B = answers_BL[:, 0] - answers_BL[:, 1]
+    return with_gradient(PairWiseLoss()(scores_B[::2], scores_B[1::2]), answers_BL)
+
+
+class Groups(SamplesGenerator):
+    """Its rollouts are the fixtures': one reference is one finished group."""
+
+    def __init__(self, groups: list[list[float]]) -> None:
+        algo = types.SimpleNamespace(dynamic_filtering_enable=True, dynamic_filtering_range=(0.0, 1.0))
+        rollout = types.SimpleNamespace(batch_size=4, n_samples_per_prompt=GROUP_SIZE)
+        self.args = types.SimpleNamespace(
+            algo=algo, rollout=rollout, vllm=types.SimpleNamespace(enable_sleep=False)
+        )
+        self.prompts_dataloader = [("", [number], [""], [None]) for number in range(len(groups))]
+        self._groups = groups
+
+    def _dispatch_prompts_to_vllm(self, prompts: list[int], *_: Any, **__: Any) -> list[Any]:
+        return [[(number, reward) for reward in self._groups[number]] for number in prompts]
+
+    def _process_response_into_experience(self, response: tuple[int, float], **_: Any) -> Experience:
+        return Experience(index=[response[0]], scores=torch.tensor([response[1]]))
+
+
+def refill(x: Tensors) -> Tensors:
+    """Dynamic filtering: a group that is dropped is replaced by the next prompt's."""
+    groups = x["outcomes_B"].reshape(-1, GROUP_SIZE).tolist()
+    at_once = types.SimpleNamespace(
+        wait=lambda references, **_: (references[:1], references[1:]), get=lambda reference: reference
+    )
+    sys.modules[SamplesGenerator.__module__].ray = at_once  # type: ignore[attr-defined]
+    experiences, *_ = Groups(groups).generate_samples()
+    left = {one.index[0] for one in experiences}
+    return {"groups": torch.tensor([float(number in left) for number in range(len(groups))])}
+
+
+def muon(x: Tensors) -> Tensors:
+    """How far it moves two matrices. Its iteration computes in float32, as where there is no bfloat16."""
+    path = Path(sys.prefix) / "beside" / "deepspeed" / "runtime" / "zero" / "muon" / "original_muon.py"
+    accelerator = types.SimpleNamespace(is_bf16_supported=lambda: False)
+    runtime, chosen = map(importlib.import_module, ("deepspeed.runtime", "deepspeed.accelerator"))
+    runtime.compiler = types.SimpleNamespace(compile=lambda: lambda function: function)  # type: ignore[attr-defined]
+    chosen.get_accelerator = lambda: accelerator  # type: ignore[attr-defined]
+    kind = runpy.run_path(str(path))["SingleDeviceMuon"]
+    moved, start = {}, 0
+    for name, (rows, columns) in {"wide": (64, 80), "narrow": (12, 8)}.items():
+        part = slice(start, start + rows * columns)
+        before = x["weights_N"][part].float().reshape(rows, columns)
+        weight = torch.nn.Parameter(before.clone())
+        optimizer = kind([weight], lr=0.01, momentum=0.9, ns_method="standard")
+        for gradients_N in x["gradients_TN"]:
+            weight.grad = gradients_N[part].float().reshape(rows, columns)
+            optimizer.step()
+        moved[name], start = weight.detach() - before, part.stop
+    return moved
+
+
 CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "ppo": lambda x: policy(x),
     "ppo, clip higher": lambda x: policy(x, clip_eps_high=0.28),
@@ -145,6 +217,12 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "kl k3": lambda x: kl(x, "k3"),
     "value": value,
     "supervised": supervised,
+    "dpo": dpo,
+    "dpo, label smoothing": lambda x: dpo(x, label_smoothing=0.1),
+    "ipo": lambda x: dpo(x, ipo=True),
+    "reward model": reward_model,
+    "refill": refill,
+    "optimizer muon": muon,
     "overlong": overlong,
     "advantage group": lambda x: advantage(x, "group_norm"),
     "advantage centered": lambda x: advantage(x, "dr_grpo"),

@@ -9,8 +9,10 @@ model that answers with the fixtures' logprobs; their losses are TRL's own. Runs
 from __future__ import annotations
 
 import os
+import runpy
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +34,8 @@ from trl import (
     RLOOTrainer,
 )
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
+
+STEPS = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("trl_steps.py"))))
 
 GROUP_SIZE, VOCABULARY = 4, 16
 LOW, HIGH, BOUND = 0.8, 1.25, 1.2
@@ -121,16 +125,22 @@ def trainer(x: Tensors, folder: str, **options: Any) -> Any:
     return made
 
 
-def run(
+def asked(
     x: Tensors, *, corrected: bool = False, old: str = "old_BL", **options: Any
-) -> tuple[Tensors, torch.Tensor]:
-    """The loss's part of the results, and the advantages as TRL computed them."""
+) -> tuple[Any, dict[str, Any]]:
+    """A trainer and the inputs of its loss, with the advantages as TRL computed them."""
     with tempfile.TemporaryDirectory() as folder:
         made = trainer(x, folder, **options)
     # After its construction, which would ask for vLLM; nothing is to be sent there.
     made.use_vllm, made._last_loaded_step = corrected, made.state.global_step
     made.constants = [x[old], x["reference_BL"]]
-    inputs = made._generate_and_score_completions([{"prompt": str(row)} for row in range(len(x["mask_BL"]))])
+    rows = [{"prompt": str(row)} for row in range(len(x["mask_BL"]))]
+    return made, made._generate_and_score_completions(rows)
+
+
+def run(x: Tensors, **options: Any) -> tuple[Tensors, torch.Tensor]:
+    """The loss's part of the results, and the advantages as TRL computed them."""
+    made, inputs = asked(x, **options)
     advantages_B = inputs["advantages"]
     inputs["advantages"] = x["advantages_B"]
     made.variable, made.entropies = x["logprobs_BL"].clone().requires_grad_(), x["entropies_BL"]
@@ -271,6 +281,21 @@ def kto(x: Tensors) -> Tensors:
     return {"loss": loss.detach().reshape(1), "gradient": gradient, "reference point": point}
 
 
+def adaptive_entropy(x: Tensors) -> Tensors:
+    """The target and the rise are those of our case."""
+    options = {"use_adaptive_entropy": True, "entropy_target": 1.0, "entropy_coef_delta": 0.05}
+    made, inputs = asked(x, loss_type="dapo", beta=0.0, **options)
+    inputs["advantages"] = x["advantages_B"]
+    return STEPS.adaptive_entropy(x, made, inputs)
+
+
+def optimized(x: Tensors, name: str) -> Tensors:
+    numbers = {"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-6, "weight_decay": 0.1}
+    with tempfile.TemporaryDirectory() as folder:
+        made = trainer(x, folder, optim=name, learning_rate=0.01, **numbers)
+    return STEPS.optimized(x, made)
+
+
 CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "ppo": lambda x: loss(x),
     "ppo, clip higher": lambda x: loss(x, epsilon_high=0.28),
@@ -300,6 +325,12 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "advantage gdpo": advantage_of_parts,
     "dpo": lambda x: dpo(x, "sigmoid"),
     "dpo, length normalised": lambda x: dpo(x, "sigmoid_norm"),
-    "ipo": lambda x: dpo(x, "ipo"),
+    "ipo, length normalised": lambda x: dpo(x, "ipo"),
     "kto": kto,
+    "reward model": lambda x: STEPS.reward_model(x, tokenizer()),
+    "entropy, adaptive": adaptive_entropy,
+    "reference, average": lambda x: STEPS.reference(x, 0.6, 1),
+    "reference, average, every": lambda x: STEPS.reference(x, 0.6, 2),
+    "reference, every": lambda x: STEPS.reference(x, 1.0, 2),
+    "optimizer adamw_8bit": lambda x: optimized(x, "adamw_8bit"),
 }

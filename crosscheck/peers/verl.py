@@ -1,15 +1,17 @@
 """verl's side: its own `core_algos`, called with the fixtures. Runs in verl's environment.
 
 The module that has `apply_kl_penalty` imports the server of its rollouts, which nothing here uses: it gets an
-empty stand-in.
+empty stand-in. The queue between its rollouts and its trainer is a dictionary here.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import runpy
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,44 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_
 from verl.workers.config import ActorConfig
 from verl.workers.config.actor import PolicyLossConfig
 
+
+class Queue(types.ModuleType):
+    """The finished groups: of each prompt a tag, and of each of its rollouts a tag and a reward."""
+
+    KVBatchMeta = types.SimpleNamespace
+
+    def __init__(self) -> None:
+        super().__init__("transfer_queue")
+        self.tags: dict[str, dict[str, Any]] = {}
+        self.rewards: dict[str, float] = {}
+
+    def add(self, group: int, rewards: list[float]) -> None:
+        self.tags[f"g{group}"] = {"is_prompt": True, "status": "finished", "global_steps": group}
+        for number, reward in enumerate(rewards):
+            self.tags[f"g{group}_{number}"] = {}
+            self.rewards[f"g{group}_{number}"] = reward
+
+    def kv_list(self) -> dict[str, dict[str, dict[str, Any]]]:
+        return {"train": dict(self.tags)}
+
+    def kv_batch_get(self, *, keys: list[str], **_: Any) -> dict[str, torch.Tensor]:
+        return {"rm_scores": torch.tensor([[self.rewards[key]] for key in keys])}
+
+    def kv_clear(self, *, keys: list[str], **_: Any) -> None:
+        for key in keys:
+            self.tags.pop(key, None)
+
+
+QUEUE = Queue()
+sys.modules[QUEUE.__name__] = QUEUE
 SERVER = types.ModuleType("verl.workers.rollout.llm_server")
 SERVER.LLMServerManager = object  # type: ignore[attr-defined]
 sys.modules[SERVER.__name__] = SERVER
 
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty  # noqa: E402
+
+BUFFER = Path(core_algos.__file__).parent / "v1" / "replay_buffer.py"
+"""By its path: its package imports the server, too."""
 
 Tensors = dict[str, torch.Tensor]
 ACTOR = ActorConfig(strategy="fsdp", rollout_n=4, ppo_micro_batch_size_per_gpu=1)
@@ -133,6 +168,33 @@ def advantage(x: Tensors, name: str, mask: str = "mask_BL", *, kl: bool = False,
     }
 
 
+def refill(x: Tensors) -> Tensors:
+    """Four groups are asked for and finished; those that verl's buffer asks for further are the next ones."""
+    groups = x["outcomes_B"].reshape(-1, GROUP_SIZE).tolist()
+    waiting = iter(enumerate(groups))
+
+    def submit(count: int) -> None:
+        for _ in range(count):
+            QUEUE.add(*next(waiting))
+
+    buffer = runpy.run_path(str(BUFFER))["ReplayBuffer"](
+        trainer_mode="sync",
+        trainer_config={},
+        max_off_policy_threshold=None,
+        max_off_policy_strategy="drop",
+        sampler_kwargs={},
+        poll_interval=0.0,
+        refill_fn=submit,
+        filter_groups_metric="reward",
+        train_batch_size=4,
+        gen_batch_size=1,
+    )
+    submit(4)
+    batch, _ = buffer.sample(global_steps=0, partition_id="train", batch_size=4)
+    left = {key.split("_")[0] for key in batch.keys}
+    return {"groups": torch.tensor([float(f"g{number}" in left) for number in range(len(groups))])}
+
+
 def discount(gamma: float) -> Any:
     from verl.trainer.config import AlgoConfig
 
@@ -159,6 +221,7 @@ CASES: dict[str, Callable[[Tensors], Tensors]] = {
     "mismatch token_mask": lambda x: mismatch(x, rollout_rs="token_k1", **BAND, **TOKEN),
     "mismatch sequence_mask": lambda x: mismatch(x, rollout_rs="seq_sum_k1", **BAND, **SEQUENCE),
     "mismatch geometric_mask": lambda x: mismatch(x, rollout_rs="seq_mean_k1", **NARROW),
+    "refill": refill,
     "kl k1": lambda x: kl(x, "k1"),
     "kl k2": lambda x: kl(x, "k2"),
     "kl k3": lambda x: kl(x, "k3"),

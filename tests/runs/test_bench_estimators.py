@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
+from statistics import variance
 from types import TracebackType
 from typing import Any
 
 import pytest
-from bench.learning import estimators
+from bench.learning import estimators, options
 from bench.learning.estimators import Cell, Record
 
 
@@ -81,7 +84,7 @@ async def test_a_record_says_how_long_its_run_took_and_of_which_day_and_revision
     monkeypatch.setattr(estimators.art, "LocalBackend", NoBackend)
     (old,) = runs("grpo", [3])
     estimators.RECORDS.write_text(old.to_line() + "\n", encoding="utf-8")
-    assert not {"when", "revision", "seconds"} & json.loads(old.to_line()).keys()
+    assert not {"when", "revision", "seconds", "cpu_seconds"} & json.loads(old.to_line()).keys()
     new = Cell(task="ten", method="rloo", rate=0.003, seed=1)
     await estimators.run_cells([old.cell, new])
     await estimators.run_cells([old.cell, new])
@@ -90,3 +93,61 @@ async def test_a_record_says_how_long_its_run_took_and_of_which_day_and_revision
     assert first == old and second.cell == new and second.curve == [0.1235, 1.0]
     assert second.seconds is not None and second.seconds >= 0
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(second.when)) and second.revision == "abc"
+
+
+def test_the_ratio_of_means_has_fiellers_interval() -> None:
+    above, below = [4.0, 5.0, 6.0, 6.0], [9.0, 10.0, 11.0, 12.0]
+    ratio, low, high = estimators.ratio_of_means(above, below)
+    assert ratio == pytest.approx(5.25 / 10.5)
+    for end in (low, high):  # where the means would be told apart from that ratio at 5 % exactly
+        differences = (5.25 - end * 10.5) ** 2 / (variance(above) / 4 + end**2 * variance(below) / 4)
+        assert differences == pytest.approx(3.182**2, rel=1e-6)
+    assert estimators.ratio_of_means([1.0, 2.0], [0.0, 3.0])[1:] == (0.0, math.inf)
+
+
+def fresh_runs(method: str, reached: list[int | None]) -> list[Record]:
+    return [
+        replace(one, cell=replace(one.cell, seed=seed))
+        for one, seed in zip(runs(method, reached, "twenty"), estimators.FRESH, strict=False)
+    ]
+
+
+def test_fresh_seeds_are_a_table_of_their_own() -> None:
+    _, value_model, plain = estimators.HALVED
+    records = [*fresh_runs(value_model, [5, 6]), *fresh_runs(plain, [10, None])]
+    table = estimators.halved_table_of(records).splitlines()
+    assert table[2].startswith(f"| `{value_model}` | 2 | 5, 6 | 5.5 (")
+    assert table[3].startswith(f"| `{plain}` | 2 | 10, never | 25.5 (")
+    assert table[4].startswith("| ratio of the means | | | 0.22 (")
+    assert "twenty" not in estimators.table_of(records), "none of them is in the comparison"
+
+
+def test_the_page_has_the_fresh_seeds_and_the_times_of_the_records() -> None:
+    page, records = estimators.PAGE.read_text(encoding="utf-8"), estimators.read_records()
+    halved, times = estimators.halved_table_of(records), estimators.times_of(records)
+    assert f"<!-- halved steps -->\n{halved}\n<!-- /halved steps -->" in page
+    assert f"<!-- estimator times -->\n{times}\n<!-- /estimator times -->" in page
+    *_, high = halved.splitlines()[-1].rstrip(" |)").split()
+    assert float(high) < 0.5, "the page says that all of the interval is below one half"
+
+
+def test_times_name_the_runs_that_are_too_long() -> None:
+    short, long, ended, unknown = runs("grpo", [1, 2, 3, 4], "ten")
+    timed = [
+        replace(one, cell=replace(one.cell, seed=seed), cpu_seconds=seconds)
+        for one, seed, seconds in ((short, 101, 89.0), (long, 101, 91.0), (ended, 5, 12.0))
+    ]
+    assert estimators.times_of([*timed, unknown]).splitlines() == [
+        "- `grpo` on `ten`: 89 seconds, within 90.",
+        "- `grpo` on `ten`: 91 seconds, over 90.",
+        "- The 1 runs of the fresh seeds, which end early: at most 12 seconds.",
+        "- The other 1 runs: not known.",
+    ]
+
+
+def test_the_table_of_single_options_is_that_of_its_records() -> None:
+    table = options.table_of(options.read_records())
+    page = estimators.PAGE.read_text(encoding="utf-8")
+    assert f"<!-- options -->\n{table}\n<!-- /options -->" in page
+    assert [line.split(" | ")[0].strip("| ") for line in table.splitlines()[2:]] == list(options.METHODS)
+    assert all("| 5 |" in line for line in table.splitlines()[2:]), "the page says so of the seeds"

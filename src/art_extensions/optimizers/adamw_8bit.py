@@ -8,8 +8,10 @@ fewer than 4,096 numbers keeps float32 moments: its memory is nothing, and its v
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection, Mapping
 from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -27,6 +29,9 @@ class AdamW8bitKind(OptimizerKind):
     """AdamW with block-wise quantized moments."""
 
     def make(self, parameters: Parameters, matrices: Collection[str]) -> torch.optim.Optimizer:
+        modules: dict[str, Any] = sys.modules
+        if modules.get("bitsandbytes", self) is None:
+            del modules["bitsandbytes"]  # a trainer of a base that is not quantized starts without it
         require_extra("quantized", "optimizer='adamw_8bit'")
         exact = [name for name, one in parameters.items() if one.dtype == torch.float64]
         if exact:

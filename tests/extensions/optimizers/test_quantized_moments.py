@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -54,6 +58,25 @@ def test_weights_are_those_of_adamw_but_for_the_quantization(rows: int, columns:
         read = (whole * of_block).reshape(moment.shape).double()
         assert (read - moment).norm() <= 0.05 * moment.norm()
         assert len(scale) == -(-parameter.numel() // 256)
+
+
+@pytest.mark.slow
+def test_a_trainer_that_started_without_the_library_takes_it_when_a_step_asks_for_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")  # of a base that is not quantized
+    program = """
+import sys
+from types import SimpleNamespace
+from art.training.worker import leave_out_bitsandbytes
+
+leave_out_bitsandbytes(SimpleNamespace(model_path=sys.argv[1], base_model="", bits=16))
+assert sys.modules["bitsandbytes"] is None
+import torch
+from art.training.optimizer import Moments
+
+Moments("adamw_8bit", {"p": torch.nn.Parameter(torch.zeros(2))}, set())
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_one_step_from_nothing_is_adamws() -> None:
