@@ -20,9 +20,9 @@ _OF_TENANT = f"{SEPARATOR}{PROJECT}"
 class RunFolders:
     """The folders of runs, those of tenants among them: the server names these to its operator alone."""
 
-    def __init__(self, operator: Callable[[], ArtServer]) -> None:
-        """operator: gives the server for the operator's key."""
-        self._operator = operator
+    def __init__(self, operator: str, server: Callable[[], ArtServer]) -> None:
+        """operator: the owner that the operator is. server: gives that owner's server."""
+        self._operator, self._server = operator, server
         self._of_tenants: dict[str, tuple[str, Path | None]] = {}
         """The model's name and its folder, by the run's id."""
 
@@ -30,10 +30,12 @@ class RunFolders:
         """The folder of the model; None where it is on another machine, or cannot be asked for."""
         if made.checkpoint_path is not None:
             return _here(Path(made.checkpoint_path).parents[1])
+        if run.owner == self._operator:
+            return None
         name, folder = self._of_tenants.get(run.run_id, (None, None))
         if name != run.name:  # a new run, or one that has loaded other weights
             try:
-                models = await self._operator().models()
+                models = await self._server().models()
             except ARTError as error:
                 _log.warning("the folder of %s is not known: %s", run.name, error)
                 return None

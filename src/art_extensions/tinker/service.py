@@ -88,7 +88,7 @@ def make_service(folder: Path, connect: Connect, reports: Sequence[str] = ()) ->
     """The service of a folder, and its key. reports: the names of the trackers that are told of steps."""
     key = service_key(folder)
     store, keys = TinkerStore(folder / "tinker.sqlite"), KeyRing(own=key, connect=connect)
-    folders = RunFolders(lambda: keys.servers[owner_of(key)])
+    folders = RunFolders(owner_of(key), lambda: keys.servers[owner_of(key)])
     make_records = partial(RunRecords, folders=folders, reports=reports)
     runs = TrainingRuns(store, keys.server, Leftovers(store, keys.servers.get), make_records)
     samples = SampleFutures(keys.server)

@@ -89,7 +89,7 @@ async def test_a_run_is_opened_once_and_ends_with_it(tmp_path: Path, monkeypatch
     lines: list[str] = []
     monkeypatch.setattr(run_records, "make_sink", lambda name: LineSink(lines))
     store = TinkerStore(tmp_path / "tinker.sqlite")
-    folders = RunFolders(lambda: pytest.fail("the operator's folder was asked for"))
+    folders = RunFolders("operator", lambda: pytest.fail("the operator's folder was asked for"))
     records = RunRecords(store, lambda request: pytest.fail("no batch was made"), folders, ["lines"])
 
     async def step(number: int, norm: float, name: str = "s-0", folder: Path | None = None) -> None:
@@ -132,7 +132,7 @@ class Unreachable:
 
 async def test_the_folder_of_a_tenant_s_run_is_asked_for_until_it_is_known(tmp_path: Path) -> None:
     server, run = Unreachable(), make_run()
-    folders = RunFolders(lambda: cast("ArtServer", server))
+    folders = RunFolders("operator", lambda: cast("ArtServer", server))
     made = MadeStep(step=1, metrics={}, checkpoint_path=None)
     assert await folders.find(run, made) is None
     model = tmp_path / "ann~tinker" / "models" / run.name
