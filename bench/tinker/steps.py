@@ -7,6 +7,10 @@ sampling, training   seconds of a loop: samples of each prompt, then their batch
                      SDK, both servers, the journal, a checkpoint and the new adapter in the engine
 adapters             steps a second of all runs that train at the same time, each with one row of 47 tokens or
                      four; beside it the same with `--turns`, in which they share no pass
+
+Each cell is measured once for each revision and kept in `bench/records/tinker.jsonl`: a bench that was
+stopped goes on at the cell that was under way. Without options, the tables of `docs/internals/benchmarks.md`
+are written.
 """
 
 from __future__ import annotations
@@ -20,17 +24,27 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from art.engine.base_models import local_folder
+from bench.marked_pages import replace_between_marks
+from bench.real.records import RECORDS, Measured, machine, measured_once, revision
 from bench.rows import Row, write_rows
 
 ROOT = Path(__file__).parents[2]
+PATH, PAGE = RECORDS / "tinker.jsonl", ROOT / "docs" / "internals" / "benchmarks.md"
 SDK = ROOT / ".venv-tinker" / "bin" / "python"
-START_S, RUN_S = 300, 3000
+RUN_S = 3000
+BASE = "art/nano-words"
+"""Of the runs that train at the same time."""
 SIZES, PAIRS = (1, 4), 3
+PARTS = ("sample", "train")
+GOAL, GOAL_AT = 2.0, 16
+"""The ratio that is aimed at with so many adapters."""
 WARM = 1
 """Loops that are not counted."""
 
@@ -83,7 +97,8 @@ def run_peer(**asked: object) -> dict[str, list[float]]:
     return found
 
 
-def step_rows(base: str, prompts: int, each: int, tokens: int, loops: int) -> list[Row]:
+def measure_steps(base: str, prompts: int, each: int, tokens: int, loops: int) -> Measured:
+    """The seconds of a loop's parts, ours and those of plain torch, and the tokens of its batch."""
     with tempfile.TemporaryDirectory(prefix="bench-tinker-") as folder, serving(base, Path(folder)) as told:
         ours = run_program(told, "steps", base, prompts, each, tokens, loops + WARM)
     source, data = local_folder(base), ours["data"]
@@ -91,38 +106,56 @@ def step_rows(base: str, prompts: int, each: int, tokens: int, loops: int) -> li
         base=source, prompts=ours["prompts"], each=each, tokens=tokens, data=data, loops=loops + WARM
     )
     counted = ours["loops"][WARM:]
-    figures = {name: median(one[name] for one in counted) for name in ("sample", "train")}
-    peer = {name: median(values[WARM:]) for name, values in theirs.items()}
-    forwarded, rows = counted[-1]["forwarded_tokens:sum"], sum(len(one["ids"]) for one in data)
-    named = {"sample": "sampling", "train": f"training, {forwarded:.0f} of {rows} tokens computed"}
-    return [
-        Row(name=f"{base}: {named[name]}", ours=value, peer=peer[name], unit="s", ratio=peer[name] / value)
-        for name, value in figures.items()
-    ]
+    found = {part: median(one[part] for one in counted) for part in PARTS}
+    peer = {f"plain {part}": median(values[WARM:]) for part, values in theirs.items()}
+    rows = sum(len(one["ids"]) for one in data)
+    return {**found, **peer, "computed": counted[-1]["forwarded_tokens:sum"], "tokens": float(rows)}
 
 
-def adapter_rows(base: str, counts: list[int], loops: int) -> list[Row]:
-    """Both services run all the time, and are measured in turns."""
-    rows = []
-    with ExitStack() as stack:
+class BothServices:
+    """A service whose runs share passes and one with `--turns`, started when the first cell needs them."""
 
+    def __init__(self, stack: ExitStack, base: str, loops: int) -> None:
+        self._base, self._loops = base, loops
+
+        @cache
         def started(*options: str) -> dict[str, str]:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-tinker-"))
             return stack.enter_context(serving(base, Path(folder), *options))
 
-        shared, turns = started(), started("--turns")
-        for count, size in itertools.product(counts, SIZES):
+        self._started = started
 
-            def rate(told: dict[str, str], count: int = count, size: int = size) -> float:
-                found = run_program(told, "adapters", base, count, size, loops)
-                return float(found["steps_a_second"])
+    def measure(self, count: int, size: int) -> Measured:
+        """The steps a second of so many runs, of both services one after the other."""
+        services = {"shared": self._started(), "turns": self._started("--turns")}
+        return {
+            name: float(run_program(told, "adapters", self._base, count, size, self._loops)["steps_a_second"])
+            for name, told in services.items()
+        }
 
-            pairs = [(rate(shared), rate(turns)) for _ in range(PAIRS)]
-            ours, peer = (median(one) for one in zip(*pairs, strict=True))
-            name = f"{base}: {count} adapters at the same time, {size} rows each"
-            ratio = median(one / other for one, other in pairs)
-            rows.append(Row(name=name, ours=ours, peer=peer, unit="steps/s", ratio=ratio))
-    return rows
+
+def step_row(base: str, found: Measured, part: str) -> Row:
+    named = f"training, {found['computed']:.0f} of {found['tokens']:.0f} tokens computed"
+    ours, peer = found[part], found[f"plain {part}"]
+    name = f"{base}: {'sampling' if part == 'sample' else named}"
+    return Row(name=name, ours=ours, peer=peer, unit="s", ratio=peer / ours)
+
+
+def adapter_row(base: str, count: int, size: int, pairs: list[Measured]) -> Row:
+    ours, peer = (median(one[name] for one in pairs) for name in ("shared", "turns"))
+    ratio = median(one["shared"] / one["turns"] for one in pairs)
+    name = f"{base}: {count} adapters at the same time, {size} rows each"
+    goal = GOAL if count == GOAL_AT else None
+    return Row(name=name, ours=ours, peer=peer, unit="steps/s", ratio=ratio, goal=goal)
+
+
+def table(head: str, rows: list[Row]) -> str:
+    """The rows as the page has them, and where they were measured."""
+    lines = [f"| {head} | ours | peer | unit | ratio |", "|---|---|---|---|---|"]
+    for row in rows:
+        lines.append(f"| {row.name} | {row.ours:.3g} | {row.peer:.3g} | {row.unit} | {row.ratio:.2f} |")
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    return "\n".join([*lines, "", f"Measured at {revision()}, {day}, {machine()}.", ""])
 
 
 def main() -> None:
@@ -137,13 +170,30 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32, help="of a sample at most (default: %(default)s)")
     parser.add_argument("--loops", type=int, default=5)
     parser.add_argument("--adapters", type=int, nargs="*", default=[1, 4, 16, 64])
+    parser.add_argument(
+        "--page", action="store_true", help="write the tables of docs/internals/benchmarks.md"
+    )
     given = parser.parse_args()
     if not SDK.exists():
         parser.error("the SDK's environment is missing: make .venv-tinker/.installed")
-    rows = []
+    settings = (given.prompts, given.each, given.tokens, given.loops)
+    steps, adapters = [], []
     for base in given.base or ["art/nano-words", "art/smollm2"]:
-        rows += step_rows(base, given.prompts, given.each, given.tokens, given.loops)
-    rows += adapter_rows("art/nano-words", given.adapters, given.loops)
+        found = measured_once(PATH, f"steps {base} {settings}", partial(measure_steps, base, *settings))
+        steps += [step_row(base, found, part) for part in PARTS]
+    with ExitStack() as stack:
+        both = BothServices(stack, BASE, given.loops)
+        for count, size in itertools.product(given.adapters, SIZES):
+            cell, measure = (
+                f"adapters {BASE} {count} {size} {given.loops}",
+                partial(both.measure, count, size),
+            )
+            pairs = [measured_once(PATH, f"{cell} pair {number}", measure) for number in range(PAIRS)]
+            adapters.append(adapter_row(BASE, count, size, pairs))
+    if given == parser.parse_args([]):
+        replace_between_marks(PAGE, table("loop", steps), name="tinker-steps")
+        replace_between_marks(PAGE, table("runs", adapters), name="tinker-adapters")
+    rows = steps + adapters
     write_rows("tinker", rows)
 
 

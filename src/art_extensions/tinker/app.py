@@ -321,9 +321,10 @@ class TinkerRoutes:
         return await self._begin(run, "load_new", text_of(asked))
 
     async def get_info(self, request: Request) -> Response:
-        """Describes a run. The client loads the tokenizer by what stands here: a folder of this machine."""
+        """Describes a run. Its client, and those of its samplers, load the tokenizer by `model_data`."""
         owner, asked = await self.owner(request), await read(request, ModelAsked)
         run = await self.store.run(lambda tables: find_run(tables, asked.model_id, owner))
+        folder = await tokenizer_of(run.base_model)
         return JSONResponse(
             {
                 "type": "get_info",
@@ -331,10 +332,7 @@ class TinkerRoutes:
                 "model_name": run.base_model,
                 "is_lora": True,
                 "lora_rank": run.lora.get("r"),
-                "model_data": {
-                    "model_name": run.base_model,
-                    "tokenizer_id": await tokenizer_of(run.base_model),
-                },
+                "model_data": {"model_name": folder, "tokenizer_id": folder},
             }
         )
 
@@ -380,7 +378,7 @@ class TinkerRoutes:
         return JSONResponse(
             {
                 "sampler_id": sampler.sampler_id,
-                "base_model": sampler.base_model,
+                "base_model": await tokenizer_of(sampler.base_model),
                 "model_path": sampler.path,
             }
         )
@@ -506,7 +504,9 @@ def text_of(asked: Asked) -> bytes:
 
 async def tokenizer_of(base_model: str) -> str:
     """The folder or name that `AutoTokenizer` loads a base model's tokenizer from."""
-    return (await with_folder(resolve_base(base_model), lambda _: None)).source
+    source = (await with_folder(resolve_base(base_model), lambda _: None)).source
+    # The client takes the last part of a name with two slashes for a variant.
+    return f"{source}/" if source.startswith("/") and source.count("/") == 2 else source
 
 
 def _paths(routes: TinkerRoutes) -> list[Route]:

@@ -27,6 +27,7 @@ from art_extensions.tinker.loss_functions import (
     MASK,
     RATIO_MASK,
     TARGETS,
+    WEIGHTS,
     LossFunction,
     algorithm_of,
     elementwise_loss,
@@ -248,6 +249,8 @@ def _datum(
         name: _column(name, values, targets, f"{param}.loss_fn_inputs.{name}")
         for name, values in found.items()
     }
+    if loss.needs and WEIGHTS in columns:
+        columns = _weighted(columns, param, of_sequence=RATIO_MASK in loss.needs)
     if RATIO_MASK in columns:
         outside = (columns[RATIO_MASK] == 0) & (columns[ADVANTAGES] != 0)
         if outside.any():
@@ -287,8 +290,28 @@ def _check_names(given: Mapping[str, messages.Tensor], param: str, loss_fn: str,
                 param=f"{param}.{name}",
             )
     for name in needed:
-        if name not in given:
+        if name not in given and not (name == RATIO_MASK and WEIGHTS in given):
             raise refusal(f"loss_fn {loss_fn!r} needs {param}.{name}.", param=f"{param}.{name}")
+
+
+def _weighted(columns: Mapping[str, FloatArray], param: str, *, of_sequence: bool) -> dict[str, FloatArray]:
+    """The columns of a loss of sampled tokens, with its weights as its mask.
+
+    of_sequence: the ratio is that of the sequence's tokens that count.
+    """
+    rest = {name: values for name, values in columns.items() if name != WEIGHTS}
+    weights, param = columns[WEIGHTS], f"{param}.loss_fn_inputs.{WEIGHTS}"
+    wrong, rule = weights < 0, "at least 0"
+    if of_sequence:
+        wrong, rule = (weights != 0) & (weights != 1), "0 or 1"
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        raise refusal(
+            f"{param} is {float(weights[at])!r} at [{at}]; beside advantages it is {rule}.", param=param
+        )
+    if not of_sequence:
+        return {**rest, MASK: weights * rest.get(MASK, np.float32(1))}
+    return {RATIO_MASK: weights, **rest, ADVANTAGES: weights * rest[ADVANTAGES]}
 
 
 def _targets(values: Numbers, length: int, param: str, loss_fn: str, loss: LossFunction) -> IntArray:
@@ -365,7 +388,7 @@ def forward_backward_output(
         for trailing, mates in groupby(rows, key=lambda row: row[LOGPROBS].shape[1:])
     ]
     output = messages.ForwardBackwardOutput(
-        loss_fn_output_type="ArrayRecord", loss_fn_outputs=records, metrics=metrics
+        loss_fn_output_type="scalar", loss_fn_outputs=records, metrics=metrics
     )
     return bytes(output.SerializeToString())
 

@@ -11,6 +11,9 @@ token, A: its advantage, w: its weight.
     gspo                 -min(s A, clip(s) A); s has the value of the geometric mean of the ratios that
                          sequence_ratio_mask marks, and the gradient of the token's own logprob
 
+`weights` beside advantages, which programs for other servers send, multiply a token's term as `mask` does. In
+gspo they are 0 or 1 and say which tokens count, also in the ratio.
+
 The trainer computes them; `elementwise_loss` says afterwards what each token had in the sum. A log r that is
 an exponent is held within +-20, where it has no gradient; that of dro is as it is.
 """
@@ -57,11 +60,11 @@ _CLIP = MappingProxyType({_LOW: 0.8, _HIGH: 1.2})
 LOSS_FUNCTIONS: Mapping[str, LossFunction] = MappingProxyType(
     {
         "cross_entropy": LossFunction(needs=(), may_have=(WEIGHTS,), several_targets=True),
-        "importance_sampling": LossFunction(needs=_SAMPLED, may_have=(MASK,)),
-        "ppo": LossFunction(needs=_SAMPLED, may_have=(MASK,), config=(_LOW, _HIGH), defaults=_CLIP),
-        "cispo": LossFunction(needs=_SAMPLED, may_have=(MASK,), config=(_LOW, _HIGH), defaults=_CLIP),
-        "dro": LossFunction(needs=_SAMPLED, may_have=(MASK,), config=(_BETA,)),
-        "gspo": LossFunction(needs=(*_SAMPLED, RATIO_MASK), config=(_LOW, _HIGH)),
+        "importance_sampling": LossFunction(needs=_SAMPLED, may_have=(MASK, WEIGHTS)),
+        "ppo": LossFunction(needs=_SAMPLED, may_have=(MASK, WEIGHTS), config=(_LOW, _HIGH), defaults=_CLIP),
+        "cispo": LossFunction(needs=_SAMPLED, may_have=(MASK, WEIGHTS), config=(_LOW, _HIGH), defaults=_CLIP),
+        "dro": LossFunction(needs=_SAMPLED, may_have=(MASK, WEIGHTS), config=(_BETA,)),
+        "gspo": LossFunction(needs=(*_SAMPLED, RATIO_MASK), may_have=(WEIGHTS,), config=(_LOW, _HIGH)),
     }
 )
 _REASONS = MappingProxyType(

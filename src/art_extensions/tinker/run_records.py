@@ -24,6 +24,7 @@ from art.wire.gradients import MadeStep
 from art_extensions.tinker import tinker_public_pb2 as messages
 from art_extensions.tinker.art_server import PROJECT
 from art_extensions.tinker.forward_backward import ForwardBackwardCall
+from art_extensions.tinker.run_folders import RunFolders
 from art_extensions.tinker.step_rollouts import StepRollouts
 from art_extensions.tinker.store import QueuedRequest, Run, TinkerStore, now
 
@@ -57,18 +58,23 @@ def check_reports(names: Sequence[str]) -> None:
             require_extra(name, f"art tinker --report {name}")
 
 
+CallOf = Callable[[QueuedRequest], ForwardBackwardCall]
+
+
 class RunRecords:
     """Writes the steps of all runs down. call_of: the checked call of a stored request. reports: the names of
-    trackers.
+    trackers, which are told of the operator's runs.
     """
 
     def __init__(
         self,
         store: TinkerStore,
-        call_of: Callable[[QueuedRequest], ForwardBackwardCall],
+        call_of: CallOf,
+        folders: RunFolders,
         reports: Sequence[str] = (),
     ) -> None:
         self._rollouts, self._reports = StepRollouts(store, call_of), tuple(reports)
+        self._folders = folders
         self._deliveries: dict[str, tuple[ReportedRun, list[Delivery]]] = {}
         """The open runs at trackers, by the run's id."""
 
@@ -79,19 +85,20 @@ class RunRecords:
         A step that is made a second time has two rows, of which readers take the newer one. A full disk costs
         the row and not the step, and so does a tracker that fails.
         """
-        folder = _folder_of(made)
+        folder = await self._folders.find(run, made)
         if folder is None:
             return
         metrics = step_metrics(made, [one.result or b"" for one in batches])
         row = history_row(metrics, step=made.step, wall_clock=now() - run.created_at)
         await asyncio.to_thread(_append, ModelPaths(folder).history, row)
-        if self._reports:
+        if self._reports and made.checkpoint_path is not None:  # the operator's own
             await asyncio.to_thread(self._report, run, folder, made.step, row)
         await self._rollouts.record(run, folder, made.step, seq, batches)
 
     def forget(self, run_id: str) -> None:
         """Ends a run, at its trackers too: what waits there is still written."""
         self._rollouts.forget(run_id)
+        self._folders.forget(run_id)
         self._end(run_id)
 
     def close(self) -> None:
@@ -123,10 +130,7 @@ class RunRecords:
         return opened
 
 
-def _folder_of(made: MadeStep) -> Path | None:
-    """The folder of the model, where it is on this machine."""
-    path = made.checkpoint_path
-    return None if path is None or not Path(path).is_dir() else Path(path).parents[1]
+MakeRecords = Callable[[TinkerStore, CallOf], RunRecords]
 
 
 def step_metrics(made: MadeStep, results: Sequence[bytes]) -> dict[str, float]:

@@ -53,7 +53,7 @@ from art_extensions.tinker.records import (
     SaveWeights,
 )
 from art_extensions.tinker.refusals import failure_of, refusal
-from art_extensions.tinker.run_records import RunRecords
+from art_extensions.tinker.run_records import MakeRecords
 from art_extensions.tinker.run_settings import adam_of
 from art_extensions.tinker.saved_weights import (
     EXTERNAL,
@@ -113,7 +113,7 @@ class TrainingRuns:
     """The queue of each run."""
 
     def __init__(
-        self, store: TinkerStore, server_of: ServerOf, leftovers: Leftovers, reports: Sequence[str] = ()
+        self, store: TinkerStore, server_of: ServerOf, leftovers: Leftovers, make_records: MakeRecords
     ) -> None:
         self._store, self._server_of, self.leftovers = store, server_of, leftovers
         self._workers: dict[str, asyncio.Task[None]] = {}
@@ -122,7 +122,7 @@ class TrainingRuns:
         """The runs that a request came to since their worker looked."""
         self._ends: dict[str, asyncio.Event] = {}
         """One for each request that somebody waits for."""
-        self._records = RunRecords(store, _call_of, reports)
+        self._records = make_records(store, _call_of)
         self._contexts: dict[str, int] = {}
         """Tokens that the base models have room for, by name."""
         self._carry_out: Mapping[str, Callable[[Run, QueuedRequest], Awaitable[Done]]] = {

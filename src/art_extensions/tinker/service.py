@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from art.process.resources import listen
 from art_extensions.tinker.app import TinkerRoutes, make_app
 from art_extensions.tinker.art_server import ArtServer
 from art_extensions.tinker.leftovers import Leftovers
+from art_extensions.tinker.run_folders import RunFolders
+from art_extensions.tinker.run_records import RunRecords
 from art_extensions.tinker.runs import TrainingRuns
 from art_extensions.tinker.samples import SampleFutures
-from art_extensions.tinker.sessions import PREFIX, KeyRing, Sessions
+from art_extensions.tinker.sessions import PREFIX, KeyRing, Sessions, owner_of
 from art_extensions.tinker.store import TinkerStore
 
 _log = logging.getLogger(__name__)
@@ -85,7 +88,9 @@ def make_service(folder: Path, connect: Connect, reports: Sequence[str] = ()) ->
     """The service of a folder, and its key. reports: the names of the trackers that are told of steps."""
     key = service_key(folder)
     store, keys = TinkerStore(folder / "tinker.sqlite"), KeyRing(own=key, connect=connect)
-    runs = TrainingRuns(store, keys.server, Leftovers(store, keys.servers.get), reports)
+    folders = RunFolders(owner_of(key), lambda: keys.servers[owner_of(key)])
+    make_records = partial(RunRecords, folders=folders, reports=reports)
+    runs = TrainingRuns(store, keys.server, Leftovers(store, keys.servers.get), make_records)
     samples = SampleFutures(keys.server)
     return TinkerRoutes(store, keys, runs, samples, Sessions(store, runs, samples)), key
 

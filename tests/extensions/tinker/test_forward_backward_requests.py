@@ -284,7 +284,7 @@ CLIP = {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}
         ("cross_entropy", {}, {"advantages": [1.0, 1.0]}, "takes: target_tokens, weights"),
         ("cross_entropy", {}, {"target_tokens": None}, r"needs data\[0\].loss_fn_inputs.target_tokens"),
         ("importance_sampling", {}, {"logprobs": [-0.1, -0.1]}, "needs .*advantages"),
-        ("importance_sampling", {}, {**SAMPLED, "weights": [1.0, 1.0]}, "weights is nothing that"),
+        ("importance_sampling", {}, {**SAMPLED, "rewards": [1.0, 1.0]}, "rewards is nothing that"),
         ("importance_sampling", {}, {**SAMPLED, "logprobs": [0.1, -1.0]}, r"logprobs is 0.1\d* at \[0\]"),
         ("importance_sampling", {}, {**SAMPLED, "advantages": [np.nan, 1.0]}, r"advantages is nan at \[0\]"),
         ("importance_sampling", {}, {**SAMPLED, "mask": [-1.0, 1.0]}, "at least 0"),
@@ -365,3 +365,32 @@ def test_rounded_logprobs_are_those_of_certainty() -> None:
 
 def test_a_helper_writes_what_it_says() -> None:
     assert tensor([1, 2]).dtype == messages.DTYPE_INT64 and tensor([1.0]).dtype == messages.DTYPE_FLOAT32
+
+
+@pytest.mark.parametrize("mask", [None, [2.0, 1.0]])
+@pytest.mark.parametrize("loss_fn", ["importance_sampling", "ppo", "cispo"])
+def test_weights_beside_advantages_are_a_mask(loss_fn: str, mask: list[float] | None) -> None:
+    given = {} if mask is None else {"mask": mask}
+    (found,) = read(datum([5, 6], **TARGETS, **SAMPLED, **given, weights=[0.5, 0.0]), loss_fn=loss_fn).data
+    expected = {**SAMPLED, "mask": [0.5 if mask is None else 1.0, 0.0]}
+    assert {name: column.tolist() for name, column in found.columns.items()} == expected
+
+
+def test_weights_of_gspo_say_which_tokens_the_ratio_has() -> None:
+    thresholds = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+    one = datum([5, 6], **TARGETS, **SAMPLED, weights=[0.0, 1.0])
+    (found,) = read_body(message(one, loss_fn="gspo", config=thresholds).SerializeToString()).data
+    assert found.columns["sequence_ratio_mask"].tolist() == [0.0, 1.0]
+    assert found.columns["advantages"].tolist() == [0.0, -2.0]
+    assert "weights" not in found.columns
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "weights", "rule"),
+    [("ppo", [1.0, -1.0], "at least 0"), ("gspo", [1.0, 0.5], "0 or 1")],
+)
+def test_weights_that_are_no_mask_are_refused(loss_fn: str, weights: list[float], rule: str) -> None:
+    config = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+    one = datum([5, 6], **TARGETS, **SAMPLED, weights=weights)
+    with pytest.raises(RequestError, match=rf"weights is {weights[1]} at \[1\]; .* is {rule}"):
+        read_body(message(one, loss_fn=loss_fn, config=config).SerializeToString())

@@ -104,7 +104,7 @@ def test_several_targets_of_a_position_keep_their_shape() -> None:
     found = json.loads(batch_as_json(forward_backward_output(call, logprobs, {"loss:sum": 2.5})))
     assert [one["logprobs"]["shape"] for one in found["loss_fn_outputs"]] == [[2, 2], [1]]
     assert [one["logprobs"]["data"] for one in found["loss_fn_outputs"]] == [[-1, -2, -3, -4], [-5]]
-    assert found["metrics"] == {"loss:sum": 2.5} and found["loss_fn_output_type"] == "ArrayRecord"
+    assert found["metrics"] == {"loss:sum": 2.5} and found["loss_fn_output_type"] == "scalar"
 
 
 def test_samples_and_their_prompt() -> None:

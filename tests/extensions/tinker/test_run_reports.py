@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -13,9 +13,13 @@ from tinker_service import with_sdk
 from typer.testing import CliRunner
 
 from art.cli.main import app
+from art.errors import ServerUnreachableError
 from art.tracking.sinks.sink import ReportedRun, TableRow
 from art.wire.gradients import MadeStep
+from art.wire.models import ModelSummary
 from art_extensions.tinker import run_records
+from art_extensions.tinker.art_server import ArtServer
+from art_extensions.tinker.run_folders import RunFolders
 from art_extensions.tinker.run_records import RunRecords
 from art_extensions.tinker.store import Run, TinkerStore
 from waiting import until
@@ -85,7 +89,8 @@ async def test_a_run_is_opened_once_and_ends_with_it(tmp_path: Path, monkeypatch
     lines: list[str] = []
     monkeypatch.setattr(run_records, "make_sink", lambda name: LineSink(lines))
     store = TinkerStore(tmp_path / "tinker.sqlite")
-    records = RunRecords(store, lambda request: pytest.fail("no batch was made"), ["lines"])
+    folders = RunFolders("operator", lambda: pytest.fail("the operator's folder was asked for"))
+    records = RunRecords(store, lambda request: pytest.fail("no batch was made"), folders, ["lines"])
 
     async def step(number: int, norm: float, name: str = "s-0", folder: Path | None = None) -> None:
         path = (folder or tmp_path / "tinker" / "models" / name) / "checkpoints" / f"{number:04d}"
@@ -111,6 +116,40 @@ async def test_a_run_is_opened_once_and_ends_with_it(tmp_path: Path, monkeypatch
     history = (tmp_path / "tinker" / "models" / "s-0" / "history.jsonl").read_text()
     assert history.count("\n") == 3
     store.close()
+
+
+class Unreachable:
+    """The server of an operator that nobody reaches at first."""
+
+    def __init__(self) -> None:
+        self.asked: list[ModelSummary] = []
+
+    async def models(self) -> list[ModelSummary]:
+        if not self.asked:
+            raise ServerUnreachableError("nobody answers")
+        return self.asked
+
+
+async def test_the_folder_of_a_tenant_s_run_is_asked_for_until_it_is_known(tmp_path: Path) -> None:
+    server, run = Unreachable(), make_run()
+    folders = RunFolders("operator", lambda: cast("ArtServer", server))
+    made = MadeStep(step=1, metrics={}, checkpoint_path=None)
+    assert await folders.find(run, made) is None
+    model = tmp_path / "ann~tinker" / "models" / run.name
+    (model / "checkpoints").mkdir(parents=True)
+    for project in ("other", "ann~tinker"):
+        one = ModelSummary(
+            project=project,
+            name=run.name,
+            base_model="b",
+            inference_name=run.name,
+            step=1,
+            checkpoint_dir=str(tmp_path / project / "models" / run.name / "checkpoints"),
+        )
+        server.asked.append(one)
+    assert await folders.find(run, made) == model
+    server.asked.clear()
+    assert await folders.find(run, made) == model
 
 
 @pytest.mark.parametrize(

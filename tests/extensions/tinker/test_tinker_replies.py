@@ -27,7 +27,7 @@ def test_neighbours_of_one_width_share_a_record() -> None:
     logprobs = [floats(-1, -2), floats(-3), floats(-4, -5).reshape(1, 2), floats(-6)]
     written = forward_backward_output(call, logprobs, {"loss:sum": 1.5})
     output = messages.ForwardBackwardOutput.FromString(written)
-    assert output.loss_fn_output_type == "ArrayRecord" and dict(output.metrics) == {"loss:sum": 1.5}
+    assert output.loss_fn_output_type == "scalar" and dict(output.metrics) == {"loss:sum": 1.5}
     assert [record.num_datums for record in output.loss_fn_outputs] == [2, 1, 1]
     fields = [record.fields["logprobs"] for record in output.loss_fn_outputs]
     assert [np.frombuffer(one.data, "<f4").tolist() for one in fields] == [[-1, -2, -3], [-4, -5], [-6]]

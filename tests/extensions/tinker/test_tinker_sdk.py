@@ -54,7 +54,7 @@ def test_its_sparse_tensors_are_read(found: dict[str, Any]) -> None:
 
 def test_it_reads_the_result(found: dict[str, Any]) -> None:
     assert found["returned"] == {
-        "type": "ArrayRecord",
+        "type": "scalar",
         "metrics": {"loss:sum": 2.5},
         "logprobs": [["float32", [2, 3], [[0.0, -1.0, -2.0], [-3.0, -4.0, -5.0]]]],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,9 +32,24 @@ def tenant_key(service: Service, name: str) -> str:
     return f"tml-{done.stdout.split()[-1]}"
 
 
+def histories(data: Path) -> dict[str, list[tuple[int, float]]]:
+    """The project of each run that has a history, and its steps with their losses."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for file in data.glob("*/models/*/history.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        made = [(row["step"], row["loss/train"]) for row in rows if "loss/train" in row]
+        found.setdefault(file.parents[2].name, []).extend(made)
+    return found
+
+
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    with started(tmp_path_factory.mktemp("tenants")) as service:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tenants")
+
+
+@pytest.fixture(scope="module")
+def told(data: Path) -> Iterator[Told]:
+    with started(data) as service:
         keys = [tenant_key(service, name) for name in ("ann", "bob")]
         lines = run_program(service, "two_keys.py", *keys)
         found = {one["method"]: one for one in lines}
@@ -83,3 +99,12 @@ def test_published_weights_are_known_and_not_loaded(told: Told, before: str) -> 
 @pytest.mark.parametrize("before", ["", "operator: "])
 def test_the_owner_goes_on(told: Told, before: str) -> None:
     assert told[f"{before}mine is untouched"]["outcome"] == "works"
+
+
+@pytest.mark.usefixtures("told")
+def test_the_steps_of_tenants_are_written_beside_their_checkpoints(data: Path) -> None:
+    found = histories(data)
+    assert set(found) == {"tinker", "ann~tinker", "bob~tinker"}
+    for steps in found.values():
+        assert {number for number, _ in steps} == {1}
+        assert all(loss > 0 for _, loss in steps)

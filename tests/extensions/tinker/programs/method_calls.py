@@ -57,6 +57,11 @@ class Clients:
     def prompt(self) -> types.ModelInput:
         return types.ModelInput.from_ints(self.ids[:8])
 
+    @property
+    def folder(self) -> str:
+        """That of the base model."""
+        return str(self.tokenizer.name_or_path)
+
     def trainer(self, seed: int = 7) -> tinker.TrainingClient:
         """A new model; the same for the same seed."""
         return self.service.create_lora_training_client(BASE, rank=RANK, seed=seed).result()

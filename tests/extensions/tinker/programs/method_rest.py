@@ -227,7 +227,7 @@ def project(clients: Clients) -> str:
 @checks("RestClient.get_sampler", "RestClient.get_sampler_async")
 def sampler(clients: Clients) -> str:
     for found in both(clients.rest, "get_sampler", clients.sampler._sampling_session_id):
-        same([found.base_model, found.model_path], [BASE, None])
+        same([found.base_model, found.model_path], [clients.folder, None])
     path = clients.training.save_weights_for_sampler("known").result().path
     made = clients.service.create_sampling_client(model_path=path).result()
     same(clients.rest.get_sampler(made._sampling_session_id).result().model_path, path)

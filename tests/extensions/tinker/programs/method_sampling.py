@@ -175,7 +175,7 @@ def create(clients: Clients) -> str:
         clients.service.holder, sampling_session_id=clients.sampler._sampling_session_id
     ).result()
     assert clients.answers(made)
-    same(joined.get_base_model(), BASE)
+    same(joined.get_base_model(), clients.folder)
     return "samples"
 
 
@@ -196,18 +196,27 @@ def handle(clients: Clients) -> str:
 
 @checks("SamplingClient.get_base_model", "SamplingClient.get_base_model_async")
 def base_model(clients: Clients) -> str:
-    same(clients.sampler.get_base_model(), BASE)
-    same(asyncio.run(clients.sampler.get_base_model_async()), BASE)
-    return BASE
+    same(clients.sampler.get_base_model(), clients.folder)
+    same(asyncio.run(clients.sampler.get_base_model_async()), clients.folder)
+    named = clients.service.create_sampling_client(base_model=BASE).result()
+    same(named.get_base_model(), BASE)
+    return "the name that the program gave, else the base model's folder, or its name on the hub"
 
 
 @checks("SamplingClient.get_tokenizer")
 def tokenizer(clients: Clients) -> str:
+    path = clients.training.save_weights_for_sampler("tokenizer").result().path
+    saved = clients.service.create_sampling_client(model_path=path).result()
+    for sampler in (clients.sampler, saved):
+        same(
+            sampler.get_tokenizer().encode("Of course: 12 + 5."),
+            clients.tokenizer.encode("Of course: 12 + 5."),
+        )
+    named = clients.service.create_sampling_client(base_model=BASE).result()
     try:
-        clients.sampler.get_tokenizer()
-    except OSError as error:
-        words = "its client asks the Hugging Face hub for the base model's name, which has no art/ models"
-        raise tinker.TinkerError(words) from error
+        named.get_tokenizer()
+    except OSError:
+        return "of trained weights, as the training client's; of a base model, by the name that was given"
     raise AssertionError("the hub has such a model")
 
 

@@ -83,7 +83,7 @@ def sampling(clients: Clients) -> str:
     same(clients.answers(trained, temperature=0.0), clients.answers(clients.sampler, temperature=0.0))
     state = clients.service.create_sampling_client(model_path=clients.saved("to-sample")).result()
     same(clients.answers(state, temperature=0.0), clients.answers(clients.sampler, temperature=0.0))
-    same(trained.get_base_model(), BASE)
+    same(trained.get_base_model(), clients.folder)
     return "samples the base model, sampler weights and saved states"
 
 

@@ -24,7 +24,8 @@ def values(output: types.ForwardBackwardOutput, at: int = 0) -> Any:
 @checks("TrainingClient.get_info", "TrainingClient.get_info_async")
 def info(clients: Clients) -> str:
     for found in (clients.training.get_info(), asyncio.run(clients.training.get_info_async())):
-        same([found.model_id, found.model_data.model_name], [clients.training.model_id, BASE])
+        same([found.model_id, found.model_name], [clients.training.model_id, BASE])
+        same([found.model_data.model_name, found.model_data.tokenizer_id], [clients.folder] * 2)
         same([found.is_lora, found.lora_rank], [True, RANK])
     return "base model, rank and tokenizer"
 
