@@ -88,6 +88,9 @@ AT_START = (
     "HF_",
 )
 """Beginnings of variables that an interpreter or a library reads once, when it is loaded."""
+READ_LATER = {"HF_TOKEN", *WAITS}
+"""Those that begin so and are read when they are needed. With one thread, which is the fork server's
+condition, nothing waits for another."""
 LEFT = "ART_TESTS_FORK_SERVER"
 """The variable that tells a program's successor of the fork server."""
 SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
@@ -132,9 +135,10 @@ class ForkServer:
 
 
 def _at_start(environment: dict[str, str]) -> dict[str, str]:
-    # With one thread, which is the fork server's condition, nothing waits for another.
     return {
-        name: value for name, value in environment.items() if name.startswith(AT_START) and name not in WAITS
+        name: value
+        for name, value in environment.items()
+        if name.startswith(AT_START) and name not in READ_LATER
     }
 
 
