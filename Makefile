@@ -158,10 +158,12 @@ EXTENSIONS = $(filter-out $(LIBRARIES) %.py %__pycache__,$(wildcard tests/extens
 EXTENSIONS_A_TO_I = $(filter $(wildcard tests/extensions/[a-i]*),$(EXTENSIONS))
 EXTENSIONS_J_TO_Z = $(filter-out $(EXTENSIONS_A_TO_I),$(EXTENSIONS))
 BESIDE     = $(PAGES) $(USERS) $(FAULTS) $(LIBRARIES) $(EXTENSIONS)
+# vLLM has an environment of its own, and one takes as much memory as all else that runs at a time.
+WITHOUT_VLLM = $(if $(ART_TEST_EVERYTHING),,-m "not vllm")
 PYTEST     = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed     ## install, then test the core and the ways through it; WITH='$(FAULTS)' adds tests of faults
-	$(PYTEST) $(addprefix --ignore=,$(filter-out $(WITH),$(BESIDE))) $(ARGS)
+	$(PYTEST) $(WITHOUT_VLLM) $(addprefix --ignore=,$(filter-out $(WITH),$(BESIDE))) $(ARGS)
 
 test-beside: $(VENV)/.installed       ## the quick tests of what `make test` leaves out
 	$(PYTEST) -m "not slow" $(filter-out $(WITH),$(BESIDE)) $(ARGS)

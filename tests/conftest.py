@@ -92,6 +92,7 @@ def forget() -> None:
     for one in full:
         one.cache_clear()
     if full:
+        gc.collect()  # what names itself would stay for a while
         with contextlib.suppress(AttributeError):  # another C library than glibc
             ctypes.CDLL(None).malloc_trim(0)
 

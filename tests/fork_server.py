@@ -1,6 +1,7 @@
 """Processes that tests start, forked from one that has imported torch, transformers and the server already.
 
-    a test's process    starts a fork server when it is first needed, and asks it instead of the kernel
+    pytest              starts a fork server when it is first needed, and asks it instead of the kernel. Its
+                        workers are forks, too, so that all share the memory of what is imported
     the fork server     this file as a program: imports, then forks; it has one thread, and computes nothing
     the new process     a child of the process that asked. Pid, pipes, exit status, environment, folder and
                         signals are those of a fresh interpreter; only the imports are done. Before it begins
@@ -44,6 +45,8 @@ from art.process.threads import WAITS
 
 MODULES = ("art.server", "art.process.child", "art.training.worker", "art.engine.builtin.worker")
 """What `python -m` runs in a fork."""
+TEST_WORKER = "import sys;exec(eval(sys.stdin.readline()))"
+"""What a worker of pytest-xdist runs. Forked, the workers share the memory of all that is imported."""
 IMPORTS = (
     *(
         "art.server.process",
@@ -85,6 +88,9 @@ AT_START = (
     "HF_",
 )
 """Beginnings of variables that an interpreter or a library reads once, when it is loaded."""
+READ_LATER = {"HF_TOKEN", *WAITS}
+"""Those that begin so and are read when they are needed. With one thread, which is the fork server's
+condition, nothing waits for another."""
 LEFT = "ART_TESTS_FORK_SERVER"
 """The variable that tells a program's successor of the fork server."""
 SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
@@ -129,9 +135,10 @@ class ForkServer:
 
 
 def _at_start(environment: dict[str, str]) -> dict[str, str]:
-    # With one thread, which is the fork server's condition, nothing waits for another.
     return {
-        name: value for name, value in environment.items() if name.startswith(AT_START) and name not in WAITS
+        name: value
+        for name, value in environment.items()
+        if name.startswith(AT_START) and name not in READ_LATER
     }
 
 
@@ -193,6 +200,8 @@ def install(server: ForkServer | None = None) -> None:
     if os.environ.get("OMP_NUM_THREADS") != "1":
         return  # numpy starts threads when it is imported
     global _own
+    if _own is not None and server is None:
+        return  # a worker of pytest, forked with a server of its own
     _own = server
     servers, starting = [server] if server is not None else [], threading.Lock()
 
@@ -304,12 +313,14 @@ def _order(*asked: Any) -> dict[str, Any] | None:
 
 
 def _is_forked(command: Sequence[str]) -> bool:
-    """Our servers, workers and command line, and programs in files. Those after `-c` look at a fresh
-    interpreter."""
+    """Our servers, workers and command line, programs in files, and the processes of `pytest --numprocesses`.
+    Other programs after `-c` look at a fresh interpreter."""
     if command[0] == str(Path(sys.executable).with_name("art")):
         return True
     if command[0] != sys.executable or len(command) < 2:
         return False
+    if command[1:3] == ["-u", "-c"]:
+        return command[3] == TEST_WORKER
     return command[1].endswith(".py") or (command[1] == "-m" and command[2] in MODULES)
 
 
@@ -322,8 +333,9 @@ def main() -> None:
     started = dict(os.environ)
     paths = sys.path[1:]
     gc.disable()
-    for name in IMPORTS:
-        importlib.import_module(name)
+    with _nothing_on_stderr():  # the terminal of who started pytest
+        for name in IMPORTS:
+            importlib.import_module(name)
     read_few_authorities()
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError(f"imports have started threads, which no fork has: {threading.enumerate()}")
@@ -343,6 +355,18 @@ def main() -> None:
     _show(order["command"])
     sys.path[:] = paths
     _run(order["command"], order["ignored"])
+
+
+@contextlib.contextmanager
+def _nothing_on_stderr() -> Iterator[None]:
+    stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nothing)
 
 
 def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -434,6 +458,10 @@ def _run(command: Sequence[str], ignored: Sequence[int]) -> None:
         if not hasattr(sys.modules.get(module), "__path__"):
             sys.modules.pop(module, None)
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+    elif command[1:3] == ["-u", "-c"]:
+        sys.argv = ["-c"]
+        sys.path.insert(0, "")
+        exec(command[3], {"__name__": "__main__"})
     else:
         script = command if command[0] != sys.executable else command[1:]
         sys.argv = list(script)

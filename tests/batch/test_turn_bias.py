@@ -47,13 +47,14 @@ def expected_gradient(
     paths: Sequence[Path], policy: Policy, size: int, spec: AdvantageSpec, given: Values
 ) -> np.ndarray[Any, Any]:
     total = np.zeros_like(policy.logits)
-    for group in itertools.product(paths, repeat=size):
-        chance = math.prod(policy.chance(path) for path in group)
-        (values,) = turn_advantages([[rollout(path, given) for path in group]], spec)
-        for path, value in zip(group, values, strict=True):
+    rollouts = [(path, rollout(path, given), policy.chance(path)) for path in paths]
+    scores = {path: np.stack([policy.score(path, k) for k in range(len(path.states))]) for path in paths}
+    for group in itertools.product(rollouts, repeat=size):
+        chance = math.prod(one for _, _, one in group)
+        (values,) = turn_advantages([[one for _, one, _ in group]], spec)
+        for (path, _, _), value in zip(group, values, strict=True):
             assert value is not None
-            for k, one in enumerate(value):
-                total += chance / size * one * policy.score(path, k)
+            total += chance / size * np.tensordot(value, scores[path], axes=1)
     return total
 
 

@@ -95,6 +95,22 @@ def test_it_finds_what_a_fresh_one_finds(tmp_path: Path, options: dict[str, Any]
     assert forked[0] == 7 and forked[1]["parent"] == os.getpid()
 
 
+@pytest.mark.parametrize("name", ["HF_TOKEN", "HF_HOME"])
+def test_a_variable_that_is_read_at_the_start_asks_for_a_fresh_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / "child.py").write_text("import sys; print('torch' in sys.modules)")
+    command, environment = [sys.executable, "child.py"], {**os.environ, name: "anything"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=True
+    )
+    assert done.stdout == f"{name == 'HF_TOKEN'}\n"
+
+
+def test_the_workers_of_pytest_are_forks() -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        pytest.skip("one process runs all tests: there are no workers")
+    assert fork_server._own is not None
+
+
 def test_a_killed_one_ends_with_its_forks_and_by_the_signal(tmp_path: Path) -> None:
     (tmp_path / "child.py").write_text(WAITING)
     (tmp_path / "parent.py").write_text(PARENT)
