@@ -180,7 +180,8 @@ def read_stored(
             rows = rows.filter(polars.col("group_index").is_in(list(indexes)))
         frame = rows.collect()
         # Other writers leave a struct's field out, or have another width of numbers.
-        frame = frame.cast({name: kind for name, kind in trajectory_schema().items() if name in wanted})
+        other = {n: kind for n, kind in trajectory_schema().items() if frame.schema.get(n, kind) != kind}
+        frame = frame.cast(other) if other else frame  # a cast costs as much as the reading
         metadata = polars.read_parquet_metadata(BytesIO(data))
     except (OSError, UnreadableFileError, PolarsError, PanicException) as error:
         raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error
