@@ -160,9 +160,7 @@ class RolloutIndex:
         )
         return dict(found)
 
-    def group_sums(
-        self, run: str, split: str, steps: Sequence[int]
-    ) -> dict[int, list[tuple[float, int]]]:
+    def group_sums(self, run: str, split: str, steps: Sequence[int]) -> dict[int, list[tuple[float, int]]]:
         """Returns the sum and the number of the rewards of each group of these steps, by step."""
         query = (
             "SELECT step, sum(reward), count(reward) FROM rollouts WHERE run = ? AND split = ? AND reward "
@@ -170,7 +168,9 @@ class RolloutIndex:
         )
         if len(steps) <= _FEW:
             found = [
-                row for step in steps for row in self._fetch(query.format(" AND step = ?"), [run, split, step])
+                row
+                for step in steps
+                for row in self._fetch(query.format(" AND step = ?"), [run, split, step])
             ]
         else:
             found = self._fetch(query.format(""), [run, split])

@@ -134,9 +134,7 @@ def test_rows_of_the_same_fields_are_packed_as_if_each_were_the_first(rows: list
         found = packer.pack(row)
         assert dict(found) == dict(NumberPacker().pack(row))
         assert found.keys() == {
-            name
-            for name, value in row.items()
-            if type(value) in (int, float) and abs(value) < float("inf")
+            name for name, value in row.items() if type(value) in (int, float) and abs(value) < float("inf")
         }
     table = dict(enumerate(map(packer.pack, rows)))
     assert column_of(table, "loss/kl") == {
