@@ -70,7 +70,7 @@ def all_names(rows: Iterable[StepNumbers]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _RowShape:
-    """What rows with the same fields share. others: fields that are no numbers."""
+    """The part that rows with the same fields share. others: fields that are no numbers."""
 
     places: Mapping[str, int]
     take: Callable[[Mapping[str, Any]], tuple[Any, ...]]
