@@ -35,7 +35,7 @@ def test_what_the_log_keeps_is_neither_seen_nor_lost(tmp_path):
 def test_a_state_that_is_damaged_is_named_with_the_remedy(tmp_path, content):
     """A power cut leaves files of no bytes."""
     (tmp_path / "state.json").write_bytes(content)
-    with pytest.raises(UnreadableFileError, match=r"state\.json (is no JSON .* or move it away|holds no JSON)"):
+    with pytest.raises(UnreadableFileError, match=r"state\.json (is no JSON .* move it away|holds no JSON)"):
         state.read_state(tmp_path)
 
 

@@ -20,7 +20,7 @@ MOST_KEPT = 50_000
 class HistoryTable:
     """The numbers of each step. Rows of one step, of several splits, are one."""
 
-    steps: Mapping[int, StepNumbers] = field(default_factory=dict)
+    steps: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     rows: HistoryRows = field(default_factory=HistoryRows)
     """The same, rows of an evaluation apart."""
     problem: str | None = None

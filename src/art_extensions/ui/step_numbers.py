@@ -62,10 +62,10 @@ def column_of(rows: Mapping[int, StepNumbers], name: str) -> dict[int, float]:
     return found
 
 
-def all_names(rows: Iterable[StepNumbers]) -> set[str]:
+def all_names(rows: Iterable[Mapping[str, float]]) -> set[str]:
     """Returns the names that some of the rows have."""
-    layouts = {id(row.places): row.places for row in rows}
-    return {name for places in layouts.values() for name in places}
+    known = (row.places if isinstance(row, StepNumbers) else row for row in rows)
+    return {name for names in {id(one): one for one in known}.values() for name in names}
 
 
 @dataclass(frozen=True, slots=True)
