@@ -20,6 +20,8 @@ BOUND_S = 60.0
 WEIGHTS = ("adapter_model.safetensors", "optimizer.safetensors")
 HALF_WRITTEN = ("*.tmp", "*.partial", "*.saving", ".*.tmp*", "under_way/*")
 MOST_MESSAGE = 200
+LOST = frozenset({"failed", "unscored"})
+"""Outcomes of a rollout whose judge or tools are gone. Any other one is a reward that nobody gave."""
 EQUAL, FEWER, NO_END = "equal", "fewer rollouts", "no end"
 
 
@@ -144,7 +146,7 @@ def judge(cell: Cell, outcome: Outcome, calm: Outcome, *, bound_s: float) -> Ver
     if outcome.changed:
         flaws.append(f"the replay changed the run: {', '.join(outcome.changed)}")
     found, wanted = outcome.found.weights, calm.found.weights
-    fewer = cell.may_lose_rollouts and set(outcome.found.outcomes) - {"trained"}
+    fewer = cell.may_lose_rollouts and LOST & set(outcome.found.outcomes)
     last = {STEPS} if fewer else set()
     differ = [step for step in sorted({*found, *wanted} - last) if found.get(step) != wanted.get(step)]
     if differ:

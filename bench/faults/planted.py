@@ -188,7 +188,7 @@ class PlantedRuns:
             what=fault.what,
             **fault.digest(),
             found=seen.found,
-            report=seen.report[:LONGEST_REPORT],
+            report=seen.report.replace(str(ROOT), ".")[:LONGEST_REPORT],
             calm=calm.report[:LONGEST_REPORT],
             seconds=round(time.monotonic() - begun, 1),
             when=datetime.now(UTC).strftime("%Y-%m-%d"),

@@ -132,6 +132,13 @@ async def test_one_folder_has_no_two_servers_with_different_options(tmp_path, mo
     art.LocalBackend(path=tmp_path / "art", server_options={"engine": {"name": "builtin"}})
 
 
+def test_a_data_folder_whose_name_is_no_text_is_refused(tmp_path):
+    path = tmp_path / os.fsdecode(b"runs-\xfc")
+    with pytest.raises(errors.ConfigurationError, match=r"is no UTF-8: give another `path`"):
+        art.LocalBackend(path=path)
+    assert not path.exists()
+
+
 async def test_early_death_tells_exit_code_and_last_words(tmp_path, model):
     async with make(tmp_path, die=True) as backend:
         with pytest.raises(errors.WorkerDiedError, match=r"(?s)with exit code 5.*the last words"):

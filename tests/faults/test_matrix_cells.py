@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.faults.outcome import EQUAL, NO_END, Ended, Outcome, examine, judge
+from bench.faults.outcome import EQUAL, FEWER, NO_END, Ended, Outcome, Verdict, examine, judge
 from bench.faults.processes import RunProcesses
 from bench.faults.random_kills import kill_at_random
 from bench.faults.records import read_random
@@ -183,6 +183,21 @@ def test_the_judge_fails_an_end_that_is_not_right(calm: Outcome) -> None:
     assert changed.flaws == ("the replay changed the run: server/jobs.sqlite",)
     orphan = judge(cell, replace(calm, orphans=["art.server"]), calm, bound_s=100.0)
     assert orphan.flaws == ("outlived the run: art.server",)
+
+
+def test_a_reward_that_nobody_gave_is_no_lost_rollout(calm: Outcome) -> None:
+    """Without a judge rollouts are unscored; other weights with none of them are another run."""
+    (cell,) = read_table().find(["judge/judge/kill-9"])
+    other = calm.found.weights | {2: "of other rewards"}
+
+    def judged(**outcomes: int) -> Verdict:
+        found = replace(calm.found, weights=other, outcomes=outcomes)
+        return judge(cell, replace(calm, found=found), calm, bound_s=math.inf)
+
+    assert judged(trained=3, unscored=3) == Verdict(ending=FEWER, flaws=())
+    assert judged(trained=3, zero_advantage=3).flaws == (
+        "weights of the steps [2] differ from the undisturbed run's",
+    )
 
 
 def test_a_process_that_outlives_the_run_is_found() -> None:

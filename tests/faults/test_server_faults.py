@@ -114,6 +114,20 @@ def test_a_damaged_newest_checkpoint_is_refused_with_the_remedy(server: ServerPr
     assert server.model()["step"] == 0, "the remedy works"
 
 
+def test_a_model_whose_folder_is_gone_does_not_begin_anew(server: ServerProcess) -> None:
+    """The data folder is moved while the server runs: nothing is trained beside it; it goes on when back."""
+    server.train("first")
+    first, moved = weights(server, 1), server.data_dir.with_name("moved")
+    server.data_dir.rename(moved)
+    server.submit(server.job("second"))
+    failed = server.events("second")[-1]
+    assert failed["type"] == "error" and "has no checkpoint any more" in failed["error"]
+    assert not checkpoints(server).exists(), "no second run grows there"
+    shutil.rmtree(server.data_dir, ignore_errors=True)
+    moved.rename(server.data_dir)
+    assert server.train("third")["step"] == 2 and weights(server, 1) == first
+
+
 def test_a_second_server_over_the_same_folder_is_refused(server: ServerProcess, base: Path) -> None:
     second = ServerProcess(server.data_dir, base)
     with pytest.raises(AssertionError, match="ready"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import art
-from art.errors import DeadlineError
+from art.errors import DeadlineError, UnreadableFileError
 from art.tracking import model_files as state
 from art.tracking.folders import lock_folder
 
@@ -29,6 +29,14 @@ def test_what_the_log_keeps_is_neither_seen_nor_lost(tmp_path):
     restored = {"b": 3, state.METRIC_SUMS: {"cum_state": {}}}
     state.overwrite_state(tmp_path, restored)  # a state of another folder, as it stood in its file
     assert json.loads((tmp_path / "state.json").read_text()) == restored
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]"])
+def test_a_state_that_is_damaged_is_named_with_the_remedy(tmp_path, content):
+    """A power cut leaves files of no bytes."""
+    (tmp_path / "state.json").write_bytes(content)
+    with pytest.raises(UnreadableFileError, match=r"state\.json (is no JSON .* move it away|holds no JSON)"):
+        state.read_state(tmp_path)
 
 
 @pytest.mark.slow

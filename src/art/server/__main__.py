@@ -38,6 +38,7 @@ def main() -> int:
     logging.getLogger().addHandler(ProgramNotes(_write_line))
     if hasattr(faulthandler, "register"):  # whoever watches asks where a server hangs that does not answer
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+    _leave_removed_folder()
     try:
         settings = parse_settings(sys.stdin.buffer.readline())
         run(settings, on_ready=_tell_ready, until=_stdin_end)
@@ -49,6 +50,14 @@ def main() -> int:
         _write_line({"ready": False, "error": f"internal error: {error!r}; the log has the place"})
         return 1
     return 0
+
+
+def _leave_removed_folder() -> None:
+    """Leave a current folder that its user has removed: libraries that are imported ask for its name."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir("/")
 
 
 def _tell_ready(ready: RunningServer) -> None:

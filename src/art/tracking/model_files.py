@@ -82,11 +82,15 @@ def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file, or None when there is no file. Raises ValueError where it holds another thing."""
+    """The object in a file, or None when there is no file. Raises UnreadableFileError where it is another."""
     if not path.exists():
         return None
     with open_foreign(path) as file:
-        value: dict[str, Any] = parse_json(file.read().decode("utf-8"))
+        content = file.read()
+    try:
+        value: dict[str, Any] = parse_json(content.decode("utf-8"))
+    except ValueError as error:
+        raise UnreadableFileError(f"{path} is no JSON ({error}): restore it, or move it away") from error
     if not isinstance(value, dict):
         raise UnreadableFileError(f"{path} holds no JSON object")
     return value

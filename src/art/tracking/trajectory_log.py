@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from art.errors import (
     TrajectoryLogError,
@@ -180,7 +180,9 @@ def read_stored(
             rows = rows.filter(polars.col("group_index").is_in(list(indexes)))
         frame = rows.collect()
         # Other writers leave a struct's field out, or have another width of numbers.
-        frame = frame.cast({name: kind for name, kind in trajectory_schema().items() if name in wanted})
+        schema: dict[Any, Any] = trajectory_schema()
+        other = {name: kind for name, kind in schema.items() if frame.schema.get(name, kind) != kind}
+        frame = frame.cast(other) if other else frame  # a cast costs as much as the reading
         metadata = polars.read_parquet_metadata(BytesIO(data))
     except (OSError, UnreadableFileError, PolarsError, PanicException) as error:
         raise TrajectoryLogError(f"trajectory log {str(path)!r} cannot be read: {error}") from error

@@ -167,7 +167,8 @@ class RunPages:
     def run(self, request: Request) -> Response:
         """One run."""
         run = self._run(request)
-        content = run_page(self.reader, run, exported=EXPORTED in request.headers)
+        all_steps = request.query_params.get("steps") == "all"
+        content = run_page(self.reader, run, exported=EXPORTED in request.headers, all_steps=all_steps)
         return self._page(request, "run.html", content, run)
 
     def metric(self, request: Request) -> Response:

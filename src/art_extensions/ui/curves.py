@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from art.tracking.rollout_figures import error_of_sums, range_of_scores
@@ -39,7 +39,7 @@ class Curve:
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values for the chart's script."""
-        return asdict(self)
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class RewardStatistics:
         means = [row[name] for row in steps.values() for name in _REWARD_NAMES if name in row]
         return cls(
             steps,
-            {split: index.group_sums(run.key, split) for split in splits},
+            {split: index.group_sums(run.key, split, _without_error(steps, split)) for split in splits},
             range_of_scores([*means, *index.extreme_rewards(run.key)]),
         )
 
@@ -91,6 +91,12 @@ class RewardStatistics:
     def curves(self) -> list[Curve]:
         """Returns the curves of all splits that have rewards, training first."""
         return [self.curve(split) for split in self.group_sums]
+
+
+def _without_error(steps: Mapping[int, Mapping[str, float]], split: str) -> list[int]:
+    """The steps whose standard error the history lacks: older runs, and logs of other programs."""
+    value, error = f"{split}/reward", f"{split}/reward_sem"
+    return [step for step, row in steps.items() if value in row and error not in row]
 
 
 def smooth(values: Sequence[float | None], weight: float) -> list[float | None]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from art.errors import ConfigurationError
+from art.errors import ConfigurationError, UnreadableFileError
 from art.tracking.folders import ModelPaths, find_model, lock_folder, model_folders
 from art.tracking.model_files import append_history_row, read_history
 from art.tracking.step_record import read_rollouts
@@ -132,9 +132,17 @@ def explain(run: str, data_dir: Path = Path(".art")) -> Explanation:
 
 def explain_model(folder: Path, run: str) -> Explanation:
     """`explain` for the folder of a model. run: its name in what is said."""
-    rows = HistoryRows()
-    for row in read_history(ModelPaths(folder).history):
-        rows.add(row)
+    rows, path = HistoryRows(), ModelPaths(folder).history
+    for row in read_history(path):
+        try:
+            rows.add(row)
+        except OverflowError as error:
+            raise UnreadableFileError(f"{path}, step {row['step']}: a number is too large") from error
+    return explain_rows(folder, run, rows)
+
+
+def explain_rows(folder: Path, run: str, rows: HistoryRows) -> Explanation:
+    """`explain_model` for a history that is read already."""
     table = RunTable.of_rows(folder, rows)
     if not table.train:
         raise ConfigurationError(

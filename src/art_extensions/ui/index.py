@@ -10,10 +10,11 @@ page is read from its first key on, wherever it lies.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 
 from art.process.files import create_private
 from art.tracking.folders import LOG_SUFFIXES
+from art.wire.rollout_record import ROLLOUT_FILE
 from art_extensions.ui.access import EVERYBODY, Viewer
 from art_extensions.ui.rollout_rows import ListedRollout, rows_of_step
 from art_extensions.ui.run_files import RunFiles
@@ -44,6 +46,10 @@ ORDERS = ("step", "reward", "advantage", "tokens", "turns", "seconds")
 """What a list can be sorted by."""
 _KEY = ("step", "grp", "place", "split")
 _BOUNDARIES_KEPT = 64
+_FEW = 100
+"""Steps that are asked for one by one."""
+_TOGETHER = 50
+"""Steps that are written at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +103,20 @@ class RolloutIndex:
                 )
             }
             there = {
-                (split, step): step_stamp(run, split, step)
+                (split, step): stamp
                 for split, steps in run.splits.items()
-                for step in steps
+                for step, stamp in step_stamps(run, split, steps)
             }
             for place in known.keys() - there.keys():
-                self._replace(run, *place, None, [])
-            for (split, step), stamp in there.items():
-                if known.get((split, step)) != stamp:
-                    self._replace(run, split, step, stamp, rows_of_step(run, split, step))
+                with self._connection:
+                    self._replace(run, *place, None, [])
+            changed = [place for place, stamp in there.items() if known.get(place) != stamp]
+            for first in range(0, len(changed), _TOGETHER):
+                places = changed[first : first + _TOGETHER]
+                found = [rows_of_step(run, *place) for place in places]
+                with self._connection:
+                    for place, rows in zip(places, found, strict=True):
+                        self._replace(run, *place, there[place], rows)
         return str(hash(tuple(sorted(there.items()))))
 
     def count(self, query: ListQuery) -> int:
@@ -149,13 +160,20 @@ class RolloutIndex:
         )
         return dict(found)
 
-    def group_sums(self, run: str, split: str) -> dict[int, list[tuple[float, int]]]:
-        """Returns the sum and the number of the rewards of each group, by step."""
-        found = self._fetch(
+    def group_sums(self, run: str, split: str, steps: Sequence[int]) -> dict[int, list[tuple[float, int]]]:
+        """Returns the sum and the number of the rewards of each group of these steps, by step."""
+        query = (
             "SELECT step, sum(reward), count(reward) FROM rollouts WHERE run = ? AND split = ? AND reward "
-            "IS NOT NULL GROUP BY step, grp",
-            [run, split],
+            "IS NOT NULL{} GROUP BY step, grp"
         )
+        if len(steps) <= _FEW:
+            found = [
+                row
+                for step in steps
+                for row in self._fetch(query.format(" AND step = ?"), [run, split, step])
+            ]
+        else:
+            found = self._fetch(query.format(""), [run, split])
         sums: dict[int, list[tuple[float, int]]] = {}
         for step, total, count in found:
             sums.setdefault(step, []).append((total, count))
@@ -163,8 +181,10 @@ class RolloutIndex:
 
     def extreme_rewards(self, run: str) -> list[float]:
         """Returns the lowest and the highest reward of a rollout of the run; nothing where none has one."""
-        found = self._fetch("SELECT min(reward), max(reward) FROM rollouts WHERE run = ?", [run])
-        return [value for value in found[0] if value is not None]
+        key = f"coalesce(reward, {_SMALLEST})"  # as the table's index has it
+        where = f"FROM rollouts WHERE run = ? AND {key} > {_SMALLEST} ORDER BY {key}"
+        ends = (self._fetch(f"SELECT reward {where} {way} LIMIT 1", [run]) for way in ("ASC", "DESC"))
+        return [reward for found in ends for (reward,) in found]
 
     def close(self) -> None:
         """Closes the file."""
@@ -199,29 +219,36 @@ class RolloutIndex:
         self, run: RunFiles, split: str, step: int, stamp: str | None, rows: Iterable[ListedRollout]
     ) -> None:
         place = (run.key, split, step)
-        with self._connection:
-            self._connection.execute("DELETE FROM rollouts WHERE run = ? AND split = ? AND step = ?", place)
-            self._connection.execute("DELETE FROM files WHERE run = ? AND split = ? AND step = ?", place)
-            if stamp is not None:
-                marks = ", ".join("?" * (len(_COLUMNS) + 1))
-                self._connection.executemany(
-                    f"INSERT OR REPLACE INTO rollouts VALUES ({marks})",
-                    [(run.key, *(getattr(row, name) for name in _COLUMNS)) for row in rows],
-                )
-                self._connection.execute("INSERT INTO files VALUES (?, ?, ?, ?)", (*place, stamp))
+        self._connection.execute("DELETE FROM rollouts WHERE run = ? AND split = ? AND step = ?", place)
+        self._connection.execute("DELETE FROM files WHERE run = ? AND split = ? AND step = ?", place)
+        if stamp is not None:
+            marks = ", ".join("?" * (len(_COLUMNS) + 1))
+            self._connection.executemany(
+                f"INSERT OR REPLACE INTO rollouts VALUES ({marks})", [(run.key, *row) for row in rows]
+            )
+            self._connection.execute("INSERT INTO files VALUES (?, ?, ?, ?)", (*place, stamp))
 
 
 def step_stamp(run: RunFiles, split: str, step: int) -> str:
     """Returns sizes and times of the files of a step: another text once one of them has changed."""
-    files = [run.log.path(split, step).with_suffix(end) for end in LOG_SUFFIXES]
-    if split == "train":
-        files.append(run.files.rollouts(step))
-    parts = []
-    for file in files:
-        with suppress(OSError):
-            found = file.stat()
-            parts.append(f"{file.name}:{found.st_size}:{found.st_mtime_ns}")
-    return " ".join(parts)
+    return next(stamp for _, stamp in step_stamps(run, split, (step,)))
+
+
+def step_stamps(run: RunFiles, split: str, steps: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """Yields each step with its stamp. A long run has thousands: no path object is made for them."""
+    log, record = os.fspath(run.log.folder / split), os.fspath(run.files.steps)
+    for step in steps:
+        files = [(f"{log}/{step:04d}{end}", f"{step:04d}{end}") for end in LOG_SUFFIXES]
+        if split == "train":
+            files.append((f"{record}/{step:04d}/{ROLLOUT_FILE}", ROLLOUT_FILE))
+        parts = []
+        for path, name in files:
+            try:
+                found = os.stat(path)
+            except OSError:
+                continue
+            parts.append(f"{name}:{found.st_size}:{found.st_mtime_ns}")
+        yield step, " ".join(parts)
 
 
 def _split_keys(keys: str) -> list[str]:

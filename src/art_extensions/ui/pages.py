@@ -60,38 +60,48 @@ MOST_STEPS = 6
 """Steps of a finding that have a link each."""
 FAR_OPINIONS = 0.25
 """The difference of two scores of a judge from which on they are marked."""
+FIRST_STEPS = 500
+"""The newest steps that the table of a run's page has at first."""
 SMOOTHING = (0.0, 0.6, 0.9)
 _NAMES = frozenset(f"{file}.{name}" for file in ("model", "registration") for name in ("project", "name"))
 """Settings by which runs are told apart anyway."""
 
 
-def run_page(reader: RunReader, run: RunFiles, *, exported: bool = False) -> dict[str, Any]:
-    """Returns curves, steps, checkpoints and settings of a run. exported: with the charts of all metrics."""
+def run_page(
+    reader: RunReader, run: RunFiles, *, exported: bool = False, all_steps: bool = False
+) -> dict[str, Any]:
+    """Returns curves, steps, checkpoints and settings of a run. exported: with the charts of all metrics, and
+    all steps. all_steps: the table has all steps, not the newest `FIRST_STEPS`.
+    """
     index = reader.index(run)
     index.refresh(run)
     splits = run.splits
     steps = run.history.steps
     statistics = RewardStatistics.of_run(run, index)
     curves = statistics.curves()
-    rows = [
-        _step_row(step, steps.get(step, {}), statistics)
-        for step in sorted({*steps, *splits.get("train", ())}, reverse=True)
-    ]
-    trained = [row for row in rows if row["reward"] is not None]
-    held_out = [row for row in rows if row["validation"] is not None]
+    known = sorted({*steps, *splits.get("train", ())}, reverse=True)
+    shown = known if exported or all_steps else known[:FIRST_STEPS]
+    rows = [_step_row(step, steps.get(step, {}), statistics) for step in shown]
+    newest, held_out = (
+        next((step for step in known if name in steps.get(step, {})), None)
+        for name in ("train/reward", "val/reward")
+    )
+    if newest is None:
+        newest = known[0] if known else None
     return {
         "life": shown_life(run),
         "findings": _findings(reader, run),
         "base_model": visible(run.base_model() or ""),
         "splits": splits,
-        "last": (trained or rows)[0] if rows else None,
-        "held_out": held_out[0] if held_out else None,
+        "last": None if newest is None else _step_row(newest, steps.get(newest, {}), statistics),
+        "held_out": None if held_out is None else _step_row(held_out, steps[held_out], statistics),
         "reward_chart": chart_json(list(steps), curves, "Reward") if curves else None,
         "charts": small_charts(run),
         "metrics": (names := [visible(name) for name in run.history.names()]),
         "all_charts": {name: metric_chart(run, name) for name in names} if exported else None,
         "seconds": seconds_picture(run),
         "steps": rows,
+        "step_count": len(known),
         "checkpoints": run.checkpoints()[::-1],
         "lineage": lineage_of(run, list((reader.runs() | {run.key: run}).values())),
         "settings": {name: _shown_settings(value) for name, value in run.settings().items()},

@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 import threading
-from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from art.tracking.model_files import GrowingHistory
+from art_extensions.ui.run_table import HistoryRows
+from art_extensions.ui.step_numbers import StepNumbers, all_names
 
 MOST_KEPT = 50_000
 """Steps of all histories that are kept in memory, 50 MB of a hundred numbers each; the newest always is."""
-_INFINITE = float("inf")
-
-
-class StepNumbers(Mapping[str, float]):
-    """The numbers of one step. Steps share their names, which takes a tenth of the memory of a dict."""
-
-    __slots__ = ("_places", "_values")
-    _places: Mapping[str, int]
-    """Each name's place among the values."""
-
-    def __init__(self, places: Mapping[str, int], values: array[float]) -> None:
-        self._places, self._values = places, values
-
-    def __getitem__(self, name: str) -> float:
-        return self._values[self._places[name]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """See `Mapping.get`; pages ask each step of a long run."""
-        place = self._places.get(name)
-        return default if place is None else self._values[place]
 
 
 @dataclass(frozen=True)
@@ -47,6 +21,8 @@ class HistoryTable:
     """The numbers of each step. Rows of one step, of several splits, are one."""
 
     steps: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    rows: HistoryRows = field(default_factory=HistoryRows)
+    """The same, rows of an evaluation apart."""
     problem: str | None = None
     """Why its file cannot be read to the end; what was read before the damage is shown."""
 
@@ -56,7 +32,7 @@ class HistoryTable:
 
     def names(self) -> list[str]:
         """Returns the names of all numbers, in order."""
-        return sorted({name for row in self.steps.values() for name in row})
+        return sorted(all_names(self.steps.values()))
 
 
 class Histories:
@@ -87,8 +63,8 @@ class _KnownHistory:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._history = GrowingHistory(path)
+        self._rows = HistoryRows()
         self._steps: dict[int, StepNumbers] = {}
-        self._layouts: dict[tuple[str, ...], dict[str, int]] = {}
         self._stamp: tuple[int, ...] | None = None
         """The stamp of the file when it was read to its end."""
         self._table = HistoryTable()
@@ -102,7 +78,7 @@ class _KnownHistory:
             if (stamp := self._stamp_now()) != self._stamp:
                 problem = self._read()
                 self._stamp = stamp if problem is None else None
-                self._table = HistoryTable(dict(sorted(self._steps.items())), problem)
+                self._table = HistoryTable(dict(sorted(self._steps.items())), self._rows.copy(), problem)
             return self._table
 
     def _stamp_now(self) -> tuple[int, ...]:
@@ -116,27 +92,13 @@ class _KnownHistory:
         """Reads what is new. Returns why the rest cannot be read."""
         try:
             for row in self._history.new_rows(self._forget):
-                step = row.get("step")
-                if isinstance(step, int) and not isinstance(step, bool):
-                    self._add(step, row)
+                if (added := self._rows.add(row)) is not None:
+                    step, numbers = added
+                    self._steps[step] = self._rows.packer.merge(self._steps.get(step), numbers)
         except (OSError, ValueError, OverflowError) as error:
             return f"{self._path.name} cannot be read: {str(error).removeprefix(f'{self._path}, ')}"
         return None
 
     def _forget(self) -> None:
         self._steps.clear()
-        self._layouts.clear()
-
-    def _add(self, step: int, row: Mapping[str, Any]) -> None:
-        numbers = {
-            name: value
-            for name, value in row.items()
-            if type(value) in (float, int) and -_INFINITE < value < _INFINITE
-        }
-        if step in self._steps:
-            numbers = {**self._steps[step], **numbers}
-        names = tuple(numbers)
-        places = self._layouts.setdefault(names, {})
-        if len(places) != len(names):
-            places.update((name, place) for place, name in enumerate(names))
-        self._steps[step] = StepNumbers(places, array("d", numbers.values()))
+        self._rows = HistoryRows()

@@ -13,7 +13,7 @@ from art.trajectories import Trajectory, TrajectoryGroup
 from art.wire.rollout_record import RolloutRecord
 from art_extensions.ui.access import EVERYBODY, Viewer
 from art_extensions.ui.conversation import LogReader, visible
-from art_extensions.ui.explain import Explanation, explain_model
+from art_extensions.ui.explain import Explanation, explain_rows
 from art_extensions.ui.formats import fate_kind, fate_words, number, signed
 from art_extensions.ui.index import ORDERS, PAGE, ListQuery, RolloutIndex, step_stamp
 from art_extensions.ui.rollout_rows import ListedRollout
@@ -89,8 +89,10 @@ class RunReader:
             if known_size < size <= NEARLY * known_size or (known_size, known_change) == (size, changed):
                 return found
         found = None
-        with suppress(ARTError, OSError, ValueError, ArithmeticError):  # a damaged history has no notes
-            found = explain_model(run.files.path, run.key)
+        history = run.histories.table(run.files.history)
+        if history.problem is None:  # a damaged history has no notes
+            with suppress(ARTError, OSError, ValueError, ArithmeticError):
+                found = explain_rows(run.files.path, run.key, history.rows)
         self._explanations[run.files.path] = ((size, changed), found)
         return found
 

@@ -12,12 +12,11 @@ from typing import Any
 
 from art.tracking.folders import ModelPaths
 from art.wire.rollout_record import RolloutRecord
+from art_extensions.ui.step_numbers import NumberPacker, StepNumbers, column_of
 
 WINDOW, ENDS = 5, 3
 """Steps of a mean; steps at each end of a run that are compared."""
-_NUMBERS = (int, float)
-_EVALUATED, _TRAINED = re.compile("^(val|test)/", re.MULTILINE), re.compile("train/")
-"""Metrics: of lines, and of one name. Runs have thousands of rows of a hundred names."""
+_EVALUATED, _TRAINED = re.compile("(val|test)/"), re.compile("train/")
 
 
 @dataclass(frozen=True)
@@ -39,15 +38,25 @@ class Found:
 class HistoryRows:
     """Rows of a history by step. Those of an evaluation have counts of their own, so they are apart."""
 
-    train: dict[int, dict[str, float]] = field(default_factory=dict)
-    val: dict[int, dict[str, float]] = field(default_factory=dict)
+    train: dict[int, StepNumbers] = field(default_factory=dict)
+    val: dict[int, StepNumbers] = field(default_factory=dict)
+    packer: NumberPacker = field(default_factory=NumberPacker, repr=False, compare=False)
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Adds a row; several rows of one step are one. A row without a step is left out."""
-        if isinstance(step := row.get("step"), int):
-            numbers = {k: v for k, v in row.items() if isinstance(v, _NUMBERS)}
-            evaluated = _EVALUATED.search("\n".join(numbers)) is not None
-            (self.val if evaluated else self.train).setdefault(step, {}).update(numbers)
+    def add(self, row: Mapping[str, Any]) -> tuple[int, StepNumbers] | None:
+        """Adds a row; several rows of one step are one. Returns its step and its own numbers; None for a row
+        without a step, which is left out. Raises OverflowError for an integer that is no float.
+        """
+        step = row.get("step")
+        if not isinstance(step, int) or isinstance(step, bool):
+            return None
+        numbers = self.packer.pack(row)
+        rows = self.val if any(map(_EVALUATED.match, numbers)) else self.train
+        rows[step] = self.packer.merge(rows.get(step), numbers)
+        return step, numbers
+
+    def copy(self) -> HistoryRows:
+        """Returns the rows of now, which later ones do not change."""
+        return HistoryRows(dict(self.train), dict(self.val), self.packer)
 
 
 @dataclass(frozen=True)
@@ -55,8 +64,8 @@ class RunTable:
     """The numbers of each training step, and of each step with an evaluation."""
 
     files: ModelPaths
-    train: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    val: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    train: Mapping[int, StepNumbers] = field(default_factory=dict)
+    val: Mapping[int, StepNumbers] = field(default_factory=dict)
     is_complete: bool = True
     """False: some steps in the middle are left out, and logs of trajectories are not to be opened."""
 
@@ -74,7 +83,7 @@ class RunTable:
 
     def column(self, name: str) -> dict[int, float]:
         """Returns the training steps that have the number, and it."""
-        return {step: row[name] for step, row in self.train.items() if name in row}
+        return column_of(self.train, name)
 
     def share(self, part: str, whole: str) -> dict[int, float]:
         """Returns part / whole for each step that has the whole; a part that is not logged is 0."""
@@ -108,8 +117,8 @@ def worst(values: dict[int, float]) -> tuple[float, tuple[int, ...]]:
     if not steps:
         return 0.0, ()
     numbers = [*values.values()]
-    starts = range(max(1, len(steps) - WINDOW + 1))
-    first = max(starts, key=lambda start: sum(numbers[start : start + WINDOW]))  # the first of equals
+    sums = [*map(sum, zip(*(numbers[place:] for place in range(WINDOW)), strict=False))]
+    first = sums.index(max(sums)) if sums else 0  # the first of equals
     return fmean(numbers[first : first + WINDOW]), tuple(steps[first : first + WINDOW])
 
 

@@ -25,6 +25,7 @@ from art.tracking.step_record import read_rollouts
 from art.wire.jobs import TURN_RETURN
 from art.wire.rollout_record import RolloutRecord
 from art_extensions.ui.run_table import ENDS, WINDOW, Found, RunTable, growth, slope, worst
+from art_extensions.ui.step_numbers import all_names
 
 STAGES = ("scenario", "rollout", "reward", "group", "gradient", "promotion")
 RANDOM_NATS, LONG_FLAT = 2.0, 30
@@ -149,7 +150,7 @@ def unscored(table: RunTable) -> Found | None:
 
 
 def judge_alarm(table: RunTable) -> Found | None:
-    names = {name for row in table.train.values() for name in row if "group_judge/alarm_" in name}
+    names = {name for name in all_names(table.train.values()) if "group_judge/alarm_" in name}
     rang = [(worst(table.column(name)), name.rpartition("alarm_")[2]) for name in sorted(names)]
     (share, steps), check = max(rang, default=((0.0, ()), ""))
     if share <= 0.5:

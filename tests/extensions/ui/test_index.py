@@ -11,7 +11,7 @@ import pytest
 from made_run import MadeRun, made_run, trajectory
 
 import art
-from art_extensions.ui.index import INDEX_FILE, ORDERS, PAGE, ListQuery, RolloutIndex
+from art_extensions.ui.index import _TOGETHER, INDEX_FILE, ORDERS, PAGE, ListQuery, RolloutIndex
 from art_extensions.ui.run_files import RunFiles, find_runs
 
 
@@ -130,3 +130,43 @@ def test_a_damaged_log_has_no_rows_and_stops_no_other(tmp_path: Path) -> None:
     index.refresh(run)
     assert [row.logged for row in index.rows(ListQuery(run=run.key, step=1))] == [0] * 5
     assert index.count(ListQuery(run=run.key, step=2)) == 5
+
+
+def test_the_extreme_rewards_and_the_sums_of_groups_are_those_of_all_rollouts(tmp_path: Path) -> None:
+    run = large_run(tmp_path)
+    index = RolloutIndex(tmp_path)
+    assert index.extreme_rewards(run.key) == []
+    index.refresh(run)
+    rows = [row for row in index.rows(ListQuery(run=run.key)) if row.reward is not None]
+    assert index.extreme_rewards(run.key) == [
+        min(row.reward or 0.0 for row in rows),
+        max(row.reward or 0.0 for row in rows),
+    ]
+    every = index.group_sums(run.key, "train", range(1000))
+    assert index.group_sums(run.key, "train", [2]) == {2: every[2]} and set(every) == {1, 2}
+    assert index.group_sums(run.key, "train", []) == {}
+    for step, sums in every.items():
+        own = [row for row in rows if row.step == step]
+        assert sorted(sums) == sorted(
+            (sum(r.reward or 0.0 for r in group), len(group))
+            for group in ([r for r in own if r.grp == g] for g in {r.grp for r in own})
+        )
+
+
+def test_many_steps_are_indexed_and_a_file_that_was_rewritten_is_read_again(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path)
+    for step in range(1, _TOGETHER + 3):
+        made.step(step, [[trajectory(f"r{step}", 1.0, "x")]], record=step % 2 == 0)
+    index = RolloutIndex(tmp_path)
+    before = index.refresh(only_run(tmp_path))
+    key = only_run(tmp_path).key
+    # Each record has a rollout more than the log: the one that failed.
+    assert index.count(ListQuery(run=key)) == _TOGETHER + 2 + (_TOGETHER + 2) // 2
+    assert index.refresh(only_run(tmp_path)) == before
+    path = made.model / "trajectories" / "train" / "0003.parquet"
+    path.unlink()
+    assert index.refresh(only_run(tmp_path)) != before
+    assert index.count(ListQuery(run=key, step=3)) == 0
+    made.step(3, [[trajectory("again", 0.25, "x"), trajectory("twice", 0.5, "x")]], record=False)
+    index.refresh(only_run(tmp_path))
+    assert [row.reward for row in index.rows(ListQuery(run=key, step=3))] == [0.25, 0.5]

@@ -26,6 +26,7 @@ from art_extensions.ui.app import RunPages, export_runs
 from art_extensions.ui.conversation import ShownTurn, visible, with_credit
 from art_extensions.ui.curves import smooth
 from art_extensions.ui.export import EXPORTED, file_name
+from art_extensions.ui.pages import FIRST_STEPS, run_page
 from art_extensions.ui.run_history import Histories
 from art_extensions.ui.run_list import runs_page
 from art_extensions.ui.step_seconds import NESTED, nested_seconds
@@ -97,6 +98,21 @@ def test_a_run_has_steps_checkpoints_and_settings(tmp_path: Path, read: Read) ->
     said = read(RUN)
     assert "4 of 5" in said and "Checkpoints" in said and "job job-2" in said
     assert "registration on the server base_model art/nano" in said
+
+
+def test_a_long_run_shows_its_newest_steps_and_all_of_them_a_link_away(tmp_path: Path, read: Read) -> None:
+    made = made_run(tmp_path)
+    for step in range(3, FIRST_STEPS + 10):
+        made.history(step, **{"loss/entropy": 1.0})
+    said = read(RUN)
+    assert f"The newest {FIRST_STEPS} of {FIRST_STEPS + 9} steps. Show all steps" in said
+    assert "Step 2 Reward" in said, "the figures are of the newest step that has a reward"
+    reader = RunPages(tmp_path).reader
+    (run,) = reader.runs().values()
+    assert [row["step"] for row in run_page(reader, run)["steps"]] == [*range(FIRST_STEPS + 9, 9, -1)]
+    for whole in ({"all_steps": True}, {"exported": True}):
+        assert [row["step"] for row in run_page(reader, run, **whole)["steps"]][-1] == 1
+    assert "Show all steps" not in read(f"{RUN}?steps=all")
 
 
 def test_a_step_says_which_scenarios_were_left_out(tmp_path: Path, read: Read) -> None:

@@ -11,10 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_run import made_run
 
+from art.errors import UnreadableFileError
+from art.tracking import model_files
 from art.tracking.model_files import append_history_row
 from art_extensions.ui import run_reader
+from art_extensions.ui.explain import explain_model
+from art_extensions.ui.pages import run_page
 from art_extensions.ui.run_history import Histories, HistoryTable
+from art_extensions.ui.run_list import runs_page
 from art_extensions.ui.run_reader import RunReader
+from art_extensions.ui.step_numbers import NumberPacker, all_names, column_of
 
 NAMES = st.sampled_from(("train/reward", "val/reward", "loss/kl", "note"))
 VALUES = st.one_of(st.floats(allow_nan=True), st.integers(-(2**70), 2**70), st.booleans(), st.just("x"))
@@ -56,7 +62,8 @@ def test_a_table_that_grew_is_that_of_a_whole_reading(
 
 
 def plain(table: HistoryTable) -> object:
-    return {step: dict(row) for step, row in table.steps.items()}, table.problem
+    rows = (table.steps, dict(sorted(table.rows.train.items())), dict(sorted(table.rows.val.items())))
+    return *({step: dict(row) for step, row in steps.items()} for steps in rows), table.problem
 
 
 def test_a_table_never_changes_and_its_rows_are_mappings(tmp_path: Path) -> None:
@@ -67,7 +74,9 @@ def test_a_table_never_changes_and_its_rows_are_mappings(tmp_path: Path) -> None
     append_history_row(path, {"val/reward": 0.25, "step": 3})
     append_history_row(path, {"train/reward": "none", "step": 1})
     after = kept.table(path)
-    assert plain(before) == ({3: {"train/reward": 0.5, "loss/kl": 1.0, "step": 3.0}}, None)
+    row = {"train/reward": 0.5, "loss/kl": 1.0, "step": 3.0}
+    assert plain(before) == ({3: row}, {3: row}, {}, None)
+    assert dict(after.rows.train[3]) == row and dict(after.rows.val[3]) == {"val/reward": 0.25, "step": 3.0}
     assert after.steps[3] == {"train/reward": 0.5, "loss/kl": 1.0, "step": 3.0, "val/reward": 0.25}
     assert list(after.steps) == [1, 3] and after.column("train/reward") == [None, 0.5]
     assert after.steps[3].get("nothing") is None and after.steps[3].get("nothing", 7.0) == 7.0
@@ -93,9 +102,11 @@ def test_a_run_that_hardly_grew_is_not_explained_again(
 ) -> None:
     made = made_run(tmp_path)
     explained: list[str] = []
-    explain_model = run_reader.explain_model
+    explain_rows = run_reader.explain_rows
     monkeypatch.setattr(
-        run_reader, "explain_model", lambda path, run: explained.append(run) or explain_model(path, run)
+        run_reader,
+        "explain_rows",
+        lambda path, run, rows: explained.append(run) or explain_rows(path, run, rows),
     )
     reader = RunReader(tmp_path)
     (run,) = reader.runs().values()
@@ -112,3 +123,52 @@ def test_a_run_that_hardly_grew_is_not_explained_again(
     assert longer is not None and longer.steps > first.steps and len(explained) == 2
     history.write_bytes(b"")
     assert reader.explanation(run) is None
+
+
+@pytest.mark.slow
+@given(st.lists(st.dictionaries(NAMES, VALUES), max_size=6))
+def test_rows_of_the_same_fields_are_packed_as_if_each_were_the_first(rows: list[dict[str, Any]]) -> None:
+    """What is known of a row's fields is used for the next one, whose values may be of other types."""
+    packer = NumberPacker()
+    for row in rows:
+        found = packer.pack(row)
+        assert dict(found) == dict(NumberPacker().pack(row))
+        assert found.keys() == {
+            name for name, value in row.items() if type(value) in (int, float) and abs(value) < float("inf")
+        }
+    table = dict(enumerate(map(packer.pack, rows)))
+    assert column_of(table, "loss/kl") == {
+        step: row["loss/kl"] for step, row in table.items() if "loss/kl" in row
+    }
+    assert all_names(table.values()) == {name for row in table.values() for name in row}
+
+
+def test_an_integer_that_no_float_holds_is_an_error_wherever_it_stands(tmp_path: Path) -> None:
+    for known in ({}, {"a": 1, "b": 2.0}):
+        packer = NumberPacker()
+        packer.pack(known)
+        with pytest.raises(OverflowError):
+            packer.pack({"a": 10**400, "b": 2.0})
+    made = made_run(tmp_path)
+    with (made.model / "history.jsonl").open("a") as file:
+        file.write('{"step": 3, "train/reward": 1' + "0" * 400 + "}\n")
+    with pytest.raises(UnreadableFileError, match="step 3: a number is too large"):
+        explain_model(made.model, "games/player")
+
+
+def test_the_pages_of_a_new_process_parse_each_row_of_a_history_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run of 5,000 steps these are 20 MB: the list, the run's page and its findings share them."""
+    made = made_run(tmp_path)
+    for step in range(10, 60):
+        made.history(step, **{"train/reward": 1.0, "train/reward_sem": 0.1})
+    parsed: list[bytes] = []
+    parse = model_files._parse_row
+    monkeypatch.setattr(model_files, "_parse_row", lambda line: parsed.append(line) or parse(line))
+    reader = RunReader(tmp_path)
+    (run,) = reader.runs().values()
+    runs_page([run])
+    page = run_page(reader, next(iter(reader.runs().values())))
+    assert page["step_count"] == 52 and page["findings"] is not None
+    assert len(parsed) == len(set(parsed)) == len((made.model / "history.jsonl").read_text().splitlines())

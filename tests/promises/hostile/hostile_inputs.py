@@ -46,7 +46,7 @@ class Outside:
     limits: Mapping[str, str] = field(default_factory=dict)
     """bytes, depth, count, time -> the path of import of the constant that holds it."""
     unlimited: Mapping[str, str] = field(default_factory=dict)
-    """bytes, time -> the name of the reason why it has no such limit."""
+    """bytes, depth, count, time -> the name of what bounds it, where no constant does."""
     errors: tuple[str, ...] = ("art.errors:ARTError",)
     """Documented errors, by their paths of import."""
     places: tuple[str, ...] = ()
@@ -233,6 +233,7 @@ VALUES: list[Any] = [
 DEEP = "@deep@"
 NUMBER = "@number@"
 RAW_VALUES = {DEEP: "[" * 3000 + "]" * 3000, NUMBER: "7" * 5000}
+DEEPER = 200_000
 MOST_PLACES = 400
 LONGEST_INPUT = 1 << 18
 LONGEST_DOCUMENT = 1 << 19
@@ -348,6 +349,23 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
                 if isinstance(holder[key], dict | list):
                     inner.append(holder[key])
         level = inner
+
+
+def deep_inputs(target: str, most: int = 6) -> Iterator[bytes]:
+    """Yields the JSON inputs of a target's corpus with one value, of the outer ones first, nested far deeper
+    than any stack; none for other formats.
+    """
+    deep = b"[" * DEEPER + b"]" * DEEPER
+    for content in corpus_of(target).values():
+        for number in range(most):
+            found = documents_in(content)
+            places = list(_places(found)) if found else []
+            if number >= len(places):
+                break
+            holder, key = places[number]
+            holder[key] = DEEP
+            lines = (one if isinstance(one, bytes) else json.dumps(one).encode() for one in found or ())
+            yield b"\n".join(lines).replace(f'"{DEEP}"'.encode(), deep)
 
 
 def _spelled(value: Any) -> bytes:

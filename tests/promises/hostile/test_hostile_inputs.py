@@ -5,6 +5,7 @@ An hour of it: `make fuzz`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from functools import partial
 
@@ -16,6 +17,7 @@ from hostile_inputs import (
     GOOD,
     OverLimitError,
     corpus_of,
+    deep_inputs,
     find_object,
     inputs,
     limited,
@@ -31,6 +33,7 @@ from targets import targets
 
 pytestmark = [pytest.mark.slow, pytest.mark.extension]
 
+KINDS = ("bytes", "depth", "count", "time")
 EXAMPLES, DEAR_EXAMPLES = 60, 6
 """Of each target in CI, where they are the same in each run."""
 
@@ -52,16 +55,16 @@ def test_every_row_has_its_target_its_readers_its_limits_and_a_corpus() -> None:
         for kind, path in row.limits.items():
             assert kind in ("bytes", "depth", "count", "time", "memory"), path
             assert find_object(path), path
-        for kind in ("bytes", "time"):
+        for kind in KINDS:
             known = (kind in row.limits) + (kind in row.unlimited)
-            assert known == 1, f"{row.target}: name the limit of {kind}, or the reason why it has none"
+            assert known == 1, f"{row.target}: name the limit of {kind}, or what bounds it"
         assert any(name.startswith((GOOD, "seed")) for name in corpus_of(row.target)), row.target
 
 
 def test_what_has_no_limit_has_a_reason_of_the_list() -> None:
     given = {reason for row in outside().values() for reason in row.unlimited.values()}
     assert given == set(the_list()["reasons"]) and all(the_list()["reasons"].values())
-    assert not [row.target for row in outside().values() if set(row.unlimited) - {"bytes", "time"}]
+    assert not [row.target for row in outside().values() if set(row.unlimited) - set(KINDS)]
 
 
 @pytest.mark.parametrize("target", outside())
@@ -94,6 +97,28 @@ def test_hostile_inputs_are_read_or_refused(place: Place, target: str) -> None:
         try_input(row, read, content)
 
     try_one()
+
+
+BY_PARSER = [name for name, row in outside().items() if row.unlimited.get("depth") == "parser"]
+
+
+@pytest.mark.parametrize("target", BY_PARSER)
+def test_a_parser_that_is_trusted_with_depth_refuses_what_no_stack_holds(place: Place, target: str) -> None:
+    """Refused, or left out where the reader knows no such field: it does not crash, and costs no more."""
+    row, read = outside()[target], partial(targets()[target], place=place)
+    warm_up(target, read)
+    for content in deep_inputs(target):
+        try_input(row, read, content)
+
+
+def test_a_metadata_list_of_a_gguf_file_that_nests_too_deep_is_refused(place: Place) -> None:
+    def text(content: bytes) -> bytes:
+        return struct.pack("<Q", len(content)) + content
+
+    nested = struct.pack("<IQ", 9, 1) * 100_000 + struct.pack("<IQ", 0, 0)
+    content = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text(b"general.deep") + struct.pack("<I", 9) + nested
+    refused = try_input(outside()["gguf"], partial(targets()["gguf"], place=place), content)
+    assert refused is not None and "recursion" in str(refused)
 
 
 def test_what_takes_too_long_or_too_much_is_found() -> None:

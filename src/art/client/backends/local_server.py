@@ -486,9 +486,17 @@ def local_server(
 ) -> LocalServer:
     """The server of a folder: the one that this program has for it already, or a new one, not yet started.
 
-    Raises ConfigurationError where one runs with other options: two cannot share a folder.
+    Raises ConfigurationError where one runs with other options: two cannot share a folder; and for a path
+    that is no text.
     """
     folder = folder.resolve()
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(
+            f"the name of the data folder {str(folder)!r} is no UTF-8: give another `path`, or set "
+            "LANG=C.UTF-8 where the terminal's language is C"
+        ) from error
     known = _servers().get(folder)
     if known is not None:
         same = known.process.options == dict(options) and known.process.limits == (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
-from art.errors import ARTError, RequestError
+from art.errors import ARTError, CheckpointError, RequestError
 from art.rendering.chat_renderer import ChatRenderer
 from art.server.checkpoints.canary import Canary, canary_rows
 from art.server.checkpoints.checkpoints import JobNote
@@ -58,8 +58,16 @@ class StepJob(ABC):
         )
 
     async def open(self) -> TrainedModel:
-        """The model in the trainer, at its newest step. Raises RequestError when the job expects another."""
-        opened = await self.served.workers.trainers.open(self.served.model, self.served.checkpoints)
+        """The model in the trainer, at its newest step. Raises RequestError when the job expects another,
+        CheckpointError when all are gone: the model would begin anew.
+        """
+        checkpoints = self.served.checkpoints
+        if checkpoints.newest() is None:
+            raise CheckpointError(
+                f"{checkpoints.folder} has no checkpoint any more: it was moved or removed while the server "
+                "ran. Put it back, or start the server again on the folder where it is"
+            )
+        opened = await self.served.workers.trainers.open(self.served.model, checkpoints)
         expected, step = self.job.request.expected_step, opened.step
         if expected is not None and expected != step:
             raise RequestError(
