@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import pytest
-from bench.learning import estimators, options
+from bench.learning import estimators
 from bench.learning.estimators import Cell, Record
 
 
@@ -143,11 +143,3 @@ def test_times_name_the_runs_that_are_too_long() -> None:
         "- The 1 runs of the fresh seeds, which end early: at most 12 seconds.",
         "- The other 1 runs: not known.",
     ]
-
-
-def test_the_table_of_single_options_is_that_of_its_records() -> None:
-    table = options.table_of(options.read_records())
-    page = estimators.PAGE.read_text(encoding="utf-8")
-    assert f"<!-- options -->\n{table}\n<!-- /options -->" in page
-    assert [line.split(" | ")[0].strip("| ") for line in table.splitlines()[2:]] == list(options.METHODS)
-    assert all("| 5 |" in line for line in table.splitlines()[2:]), "the page says so of the seeds"
