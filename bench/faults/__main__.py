@@ -24,7 +24,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.faults.outcome import BOUND_S, Outcome, judge
@@ -34,8 +33,7 @@ from bench.faults.records import RANDOM_RECORDS, RECORDS, CellRecord, append_rec
 from bench.faults.setups import JudgeAddress, Setup, judge_server
 from bench.faults.table import Cell, FaultTable, read_table
 from bench.faults.trial import LIMIT_S, PAUSED_S, FinishedRun, Trial
-from bench.learning.cell_runner import revision
-from bench.rows import machine
+from bench.learning.cell_runner import provenance
 
 TRIES = 3
 """At a phase that was over before the fault came."""
@@ -85,9 +83,7 @@ class Matrix:
             ending=verdict.ending,
             flaws=verdict.flaws,
             seconds=outcome.first.seconds,
-            when=datetime.now(UTC).strftime("%Y-%m-%d"),
-            machine=machine(),
-            revision=revision(),
+            **provenance(),
         )
 
     def _make_folder(self, name: str) -> Path:

@@ -28,7 +28,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.faults.planted_page import write_page
@@ -36,8 +35,7 @@ from bench.faults.planted_records import RECORDS, PlantedRecord, read_records
 from bench.faults.records import RECORDS as CELLS
 from bench.faults.records import append_record
 from bench.faults.records import read_records as read_cells
-from bench.learning.cell_runner import revision
-from bench.rows import machine
+from bench.learning.cell_runner import provenance
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("planted.toml")
@@ -191,9 +189,7 @@ class PlantedRuns:
             report=seen.report.replace(str(ROOT), ".")[:LONGEST_REPORT],
             calm=calm.report[:LONGEST_REPORT],
             seconds=round(time.monotonic() - begun, 1),
-            when=datetime.now(UTC).strftime("%Y-%m-%d"),
-            machine=machine(),
-            revision=revision(),
+            **provenance(),
         )
 
     def _copy(self) -> Path:

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -24,8 +23,7 @@ from bench.faults.records import RandomRecord, append_record
 from bench.faults.setups import JudgeAddress, StartedRun
 from bench.faults.table import Cell
 from bench.faults.trial import END_S, LIMIT_S
-from bench.learning.cell_runner import revision
-from bench.rows import machine
+from bench.learning.cell_runner import provenance
 
 KINDS = ("client", "server", "engine", "trainer")
 OF_A_RUN = 10
@@ -133,9 +131,7 @@ def kill_at_random(
             ending=verdict.ending,
             flaws=flaws,
             seconds=outcome.first.seconds,
-            when=datetime.now(UTC).strftime("%Y-%m-%d"),
-            machine=machine(),
-            revision=revision(),
+            **provenance(),
         )
         append_record(path, record)
         failed += not record.holds

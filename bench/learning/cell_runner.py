@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypedDict
 
 from bench.learning.cells import MODEL, Cell, Measured, Record, append_record, read_records
 from bench.learning.example_programs import Example
@@ -37,6 +38,20 @@ def revision() -> str:
         text=True,
     )
     return told.stdout.strip() or "unknown"
+
+
+class Provenance(TypedDict):
+    """Where a record is from."""
+
+    when: str
+    machine: str
+    revision: str
+
+
+def provenance() -> Provenance:
+    """Returns the day of now (UTC), this machine and this commit."""
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    return Provenance(when=day, machine=machine(), revision=revision())
 
 
 Run = Callable[[Cell, str, Path], Measured]
@@ -69,9 +84,7 @@ def run_missing(
             cell=cell,
             model=model,
             measured=measured,
-            when=datetime.now(UTC).strftime("%Y-%m-%d"),
-            machine=machine(),
-            revision=revision(),
+            **provenance(),
         )
         append_record(path, record)
         known[cell.key(model)] = record

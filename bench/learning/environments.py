@@ -25,17 +25,16 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import art
 from bench.curve_picture import picture
-from bench.learning.cell_runner import revision
+from bench.learning.cell_runner import provenance
 from bench.learning.cells import RECORDS
 from bench.learning.text_worlds import make_lookup_rows
 from bench.learning.word_tasks import COMMAND, write_word_tasks
-from bench.rows import Row, machine, write_rows
+from bench.rows import Row, write_rows
 
 ROOT = Path(__file__).parents[2]
 VENVS = {"bfcl": ".venv-bfcl"}
@@ -276,9 +275,7 @@ def keep_run(name: str, job: EnvironmentJob, measured: Mapping[str, Any]) -> Non
         "name": name,
         "job": asdict(job),
         "measured": measured,
-        "when": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "machine": machine(),
-        "revision": revision(),
+        **provenance(),
     }
     with RECORD.open("a", encoding="utf-8") as record:
         record.write(json.dumps(line) + "\n")

@@ -33,7 +33,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from itertools import permutations
 from pathlib import Path
 from statistics import fmean, variance
@@ -43,11 +42,10 @@ from typing import Any
 import art
 from art.runs.comparison import t_975
 from art.wire.algorithm import OF_TURNS
-from bench.learning.cell_runner import revision
+from bench.learning.cell_runner import provenance
 from bench.learning.cells import estimate_of
 from bench.marked_pages import replace_between_marks, said
 from bench.real.program import cpu_seconds
-from bench.rows import machine
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "bench" / "records" / "estimators.jsonl"
@@ -288,10 +286,8 @@ async def run_cells(cells: Sequence[Cell]) -> None:
                 curve = [round(value, 4) for value in await run_cell(backend, cell)]
                 record = Record(
                     cell=cell,
-                    machine=machine(),
                     curve=curve,
-                    when=datetime.now(UTC).strftime("%Y-%m-%d"),
-                    revision=revision(),
+                    **provenance(),
                     seconds=round(time.monotonic() - begin, 1),
                     cpu_seconds=round(cpu_seconds() - spent, 1),
                 )

@@ -28,7 +28,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -43,12 +42,11 @@ from art_extensions.preferences import (
     train_kto,
     train_reward_model,
 )
-from bench.learning.cell_runner import revision
+from bench.learning.cell_runner import provenance
 from bench.learning.cells import estimate_of
 from bench.learning.estimators import GROUPS, LAST, QUESTIONS, SCORE, SIZE, WORDS, said_steps, steps_to
 from bench.marked_pages import replace_between_marks, said
 from bench.real.program import cpu_seconds
-from bench.rows import machine
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "bench" / "records" / "options.jsonl"
@@ -263,9 +261,7 @@ async def run_cell(backend: art.LocalBackend, cell: Cell) -> Record:
         curve=[round(one, 4) for one in run.curve],
         maybe=[round(one, 4) for one in run.maybe],
         rollouts=run.rollouts,
-        machine=machine(),
-        when=datetime.now(UTC).strftime("%Y-%m-%d"),
-        revision=revision(),
+        **provenance(),
         cpu_seconds=round(cpu_seconds() - spent, 1),
     )
 

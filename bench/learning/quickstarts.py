@@ -21,17 +21,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import art
 from art.environments import tasks
 from art.environments.tasks.yes_no_maybe import REWARDS, judge, phrasings
-from bench.learning.cell_runner import revision
+from bench.learning.cell_runner import provenance
 from bench.learning.held_out import Skill, before_and_after, skill_rows
 from bench.marked_pages import replace_between_marks
-from bench.rows import Row, machine, write_rows
+from bench.rows import Row, write_rows
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "bench" / "records" / "quickstarts.jsonl"
@@ -167,9 +166,7 @@ def learned_run(
         seconds=seconds,
         untrained=untrained,
         trained=trained,
-        when=datetime.now(UTC).strftime("%Y-%m-%d"),
-        machine=machine(),
-        revision=revision(),
+        **provenance(),
     )
 
 

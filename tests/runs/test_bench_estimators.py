@@ -80,7 +80,7 @@ async def test_a_record_says_how_long_its_run_took_and_of_which_day_and_revision
     ran: list[Cell] = []
     monkeypatch.setattr(estimators, "RECORDS", tmp_path / "estimators.jsonl")
     monkeypatch.setattr(estimators, "run_cell", run_cell)
-    monkeypatch.setattr(estimators, "revision", lambda: "abc")
+    monkeypatch.setattr("bench.learning.cell_runner.revision", lambda: "abc")
     monkeypatch.setattr(estimators.art, "LocalBackend", NoBackend)
     (old,) = runs("grpo", [3])
     estimators.RECORDS.write_text(old.to_line() + "\n", encoding="utf-8")
