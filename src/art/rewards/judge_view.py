@@ -27,6 +27,7 @@ from pydantic import BaseModel
 from art.rewards.reward import Score
 from art.trajectories import Trajectory, TrajectoryGroup
 from art.types import get_messages
+from art.wire.quoting import writable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,7 @@ def plain_value(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
-        # Half a surrogate pair cannot be sent as UTF-8.
-        return value.encode("utf-8", "replace").decode("utf-8")
+        return writable(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, bytes | bytearray | memoryview):

@@ -42,6 +42,7 @@ from art.exchanges import TrajectoryExchanges
 from art.process.foreign_files import MOST_DEPTH, check_depth, parse_json
 from art.trajectories import History, PydanticException, Trajectory, TrajectoryGroup
 from art.types import Unscored, is_choice, revive_choices, sample_id
+from art.wire.quoting import writable
 
 if TYPE_CHECKING:
     import polars
@@ -124,11 +125,6 @@ def _model_fields(model: BaseModel) -> dict[str, Any]:
     return fields
 
 
-def storable(text: str) -> str:
-    """A string without lone surrogates, which UTF-8 cannot hold; each becomes a question mark."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 def as_item(value: Any) -> Any:
     """A message or choice from its JSON: one with a finish reason is a choice again. Raises ValueError."""
     if is_choice(value) and not isinstance(value["message"], Mapping):
@@ -179,7 +175,7 @@ def from_struct(struct: Mapping[str, Any]) -> Any:
 
 
 def _text(value: Any) -> str:
-    return storable(value) if isinstance(value, str) else to_text(value)
+    return writable(value) if isinstance(value, str) else to_text(value)
 
 
 EMPTY_GROUPS = "art.empty_groups"
@@ -308,16 +304,16 @@ def _shown_columns(fields: dict[str, Any]) -> TrajectoryRow:
         "metrics": to_text(fields["metrics"]) if fields["metrics"] else None,
         "metadata": to_text(fields["metadata"]) if fields["metadata"] else None,
         "tools": to_text(fields["tools"]) if fields["tools"] else None,
-        "logs": [storable(str(line)) for line in fields["logs"]] or None,
+        "logs": [writable(str(line)) for line in fields["logs"]] or None,
         "messages": [to_struct(item) for item in fields["messages_and_choices"]],
         "additional_histories": to_text(fields["additional_histories"])
         if fields["additional_histories"]
         else None,
-        "unscored_reason": storable(reward.reason) if isinstance(reward, Unscored) else None,
+        "unscored_reason": writable(reward.reason) if isinstance(reward, Unscored) else None,
         "initial_policy_version": _int64(fields["initial_policy_version"]),
         "final_policy_version": _int64(fields["final_policy_version"]),
         "start_time": started.isoformat() if isinstance(started, datetime) else None,
-        "rollout_id": storable(fields["rollout_id"]) if fields.get("rollout_id") else None,
+        "rollout_id": writable(fields["rollout_id"]) if fields.get("rollout_id") else None,
     }
 
 
@@ -428,7 +424,7 @@ def _group_columns(group: TrajectoryGroup) -> TrajectoryRow:
     shown = {
         "group_metadata": to_text(group.metadata) if group.metadata else None,
         "group_metrics": to_text(group.metrics) if group.metrics else None,
-        "group_logs": [storable(str(line)) for line in group.logs] or None,
+        "group_logs": [writable(str(line)) for line in group.logs] or None,
         "group_exceptions": to_text(group.exceptions) if group.exceptions else None,
     }
     # Only lone surrogates are lost on the way to UTF-8, and only lists of text are not JSON.

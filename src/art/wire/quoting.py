@@ -15,6 +15,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 
+def writable(text: str) -> str:
+    """Returns the text with "?" for what UTF-8 cannot hold (unpaired surrogates)."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def quote_value(value: Any, most: int = 200) -> str:
     """Returns the first `most` characters of the `repr` of a value of JSON."""
     pieces: list[str] = []

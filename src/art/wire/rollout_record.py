@@ -19,6 +19,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from art.process.foreign_files import parse_json
+from art.wire.quoting import writable
 from art.wire.records import GrownRecord, Strict
 
 ROLLOUT_FILE = "rollouts.jsonl"
@@ -52,12 +53,9 @@ def _short_reasons(values: object) -> object:
     if not isinstance(values, dict):
         return values
     longest = min(LONGEST_REASON, max(40, LONGEST_REASONS // max(1, len(values))))
-    return {name: cut(_encodable(text), longest) for name, text in values.items()}
-
-
-def _encodable(text: object) -> object:
-    """A text with "?" for unpaired surrogates, which no JSON of the wire holds."""
-    return text.encode("utf-8", "replace").decode("utf-8") if isinstance(text, str) else text
+    return {
+        name: cut(writable(text), longest) if isinstance(text, str) else text for name, text in values.items()
+    }
 
 
 def _is_finite(value: object) -> bool:

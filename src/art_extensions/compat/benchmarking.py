@@ -20,6 +20,7 @@ from art.tracking.rollout_figures import scores
 from art.tracking.trajectory_log import lines_of_step, read_stored, rows_frame
 from art.tracking.trajectory_rows import double, from_text
 from art.trajectories import Trajectory, TrajectoryGroup
+from art.wire.quoting import writable
 
 if TYPE_CHECKING:
     import polars
@@ -245,7 +246,7 @@ def _spread(frame: polars.DataFrame, column: str, prefix: str, dtype: Any) -> po
 
 
 def _utf8(value: Any) -> str | None:
-    return None if value is None else str(value).encode("utf-8", "replace").decode("utf-8")
+    return None if value is None else writable(str(value))
 
 
 def _empty_table() -> polars.DataFrame:

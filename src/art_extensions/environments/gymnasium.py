@@ -24,15 +24,13 @@ from art_extensions.environments.library_environment import (
     takes_options,
     text_in,
 )
-from art_extensions.environments.observed_images import image_address, image_part, is_pixels
+from art_extensions.environments.observed_images import Content, image_address, image_part, is_pixels
 
 if TYPE_CHECKING:
     from art.model import Model
     from art.trajectories import Trajectory
 
 PREFIX = "gymnasium:"
-Content = str | list[dict[str, Any]]
-"""The content of a message."""
 ID = re.compile(r"-v\d+$")
 """The end of an id in Gymnasium's registry."""
 

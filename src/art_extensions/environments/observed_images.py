@@ -17,6 +17,8 @@ from typing import Any
 
 from art.errors import EnvironmentFailedError
 
+Content = str | list[dict[str, Any]]
+"""The content of a message: a text, or parts where there is an image."""
 MOST_BYTES = 2**24
 """The bytes of the pixels of an image, or of its base64."""
 COLORS = {1: 0, 3: 2, 4: 6}

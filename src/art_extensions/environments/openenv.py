@@ -34,7 +34,7 @@ from art_extensions.environments.library_environment import (
     takes_options,
     text_of_turns,
 )
-from art_extensions.environments.observed_images import image_address, image_part
+from art_extensions.environments.observed_images import Content, image_address, image_part
 from art_extensions.environments.openenv_tools import (
     ACT,
     CALL_FIELDS,
@@ -71,7 +71,7 @@ _CODE = re.compile(r"\(code: (\w+)\)$")
 class _Episode:
     """An episode so far."""
 
-    observation: str | list[dict[str, Any]]
+    observation: Content
     done: bool
     reward: float = 0.0
     invalid: int = 0
@@ -347,7 +347,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
     def _fields_said(self) -> str:
         return ", ".join(f"{name} ({_kind(one)})" for name, one in self._fields.items())
 
-    def _content(self, observation: Mapping[str, Any]) -> str | list[dict[str, Any]]:
+    def _content(self, observation: Mapping[str, Any]) -> Content:
         """Returns an observation as the content of a message. Raises EnvironmentFailedError."""
         if self._image is None or observation.get(self._image) is None:
             return self._text(observation)

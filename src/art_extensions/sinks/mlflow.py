@@ -19,7 +19,8 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from art.tracking.run_facts import FACTS
-from art.tracking.sinks.sink import ReportedRun, TableRow, flat, safe_name, writable
+from art.tracking.sinks.sink import ReportedRun, TableRow, flat, safe_name
+from art.wire.quoting import writable
 from art_extensions.sinks.tags import run_tags
 
 _UNSAFE = re.compile(r"[^\w.\- /]")

@@ -39,7 +39,7 @@ from opentelemetry.util.re import parse_env_headers
 from art.process.environment import OTEL_SERVICE_NAME, captures_content, variable
 from art.tracking.names import STEP_COLUMN
 from art.tracking.run_facts import FACTS
-from art.tracking.sinks.sink import ReportedRun, TableRow, writable
+from art.tracking.sinks.sink import ReportedRun, TableRow
 from art.tracking.step_record import read_rollouts
 from art.trajectories import History, Trajectory, is_choice
 from art.types import (
@@ -51,6 +51,7 @@ from art.types import (
     text_of_content,
     unscored_reason,
 )
+from art.wire.quoting import writable
 from art.wire.rollout_record import LONGEST_REASON, cut
 from art.wire.rollouts import SAMPLE_FIELD, STEP_FIELD, TOKENS_FIELD
 

@@ -19,7 +19,8 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from art.tracking.folders import ModelPaths
-from art.tracking.sinks.sink import ReportedRun, TableRow, flat, safe_name, writable
+from art.tracking.sinks.sink import ReportedRun, TableRow, flat, safe_name
+from art.wire.quoting import writable
 
 _UNSAFE = re.compile(r"[^\w.\- ]")
 

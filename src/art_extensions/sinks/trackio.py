@@ -13,7 +13,8 @@ from typing import Any
 
 from trackio.sqlite_storage import SQLiteStorage
 
-from art.tracking.sinks.sink import ReportedRun, TableRow, flat, safe_name, writable
+from art.tracking.sinks.sink import ReportedRun, TableRow, flat, safe_name
+from art.wire.quoting import writable
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _LONGEST_NAME = 100

@@ -28,7 +28,7 @@ from art_extensions.ui.signatures import CAUSES, LAST_RESORT, SIGNATURES, Signat
 
 MOST_EXAMPLES = MOST_REASONS = 3
 """Rollouts that are shown for a finding, and reasons of the turns of one."""
-LONGEST_REASON = 200
+LONGEST_SHOWN = 200
 LOOK_EVERY, FIRST_ROWS, LAST_ROWS = 5, 12, 28
 """Steps between two looks at a run that trains; steps of its beginning and of its end that a look sees."""
 PAGES_PORT = 8765
@@ -235,7 +235,7 @@ def _reasons(record: RolloutRecord) -> tuple[str, ...]:
     ]
     top = sorted(turns, key=lambda one: -abs(one[1]))[:MOST_REASONS]
     return tuple(
-        f"turn {turn} earned {reward:g}: {visible(cut(' '.join(why.split()), LONGEST_REASON))}"
+        f"turn {turn} earned {reward:g}: {visible(cut(' '.join(why.split()), LONGEST_SHOWN))}"
         for turn, reward, why in sorted(top)
     )
 

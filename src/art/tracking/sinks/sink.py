@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from art.tracking.nested_settings import named_leaves
 from art.types import is_choice, known_reward, sample_id
+from art.wire.quoting import writable
 from art.wire.rollout_record import LONGEST_REASON, cut
 
 if TYPE_CHECKING:
@@ -118,11 +119,6 @@ class TableRow:
 def digest(text: str, length: int = 8) -> str:
     """Returns the beginning of the text's SHA-256 in hexadecimal; unpaired surrogates are no obstacle."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]
-
-
-def writable(text: str) -> str:
-    """Returns the text with "?" for what UTF-8 cannot hold (unpaired surrogates)."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def safe_name(name: str, unsafe: re.Pattern[str], longest: int) -> str:
