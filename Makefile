@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM = false
 # Where this is set, each of the hundreds of processes that the tests start would compile torch and the rest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help environments quickstart mail test test-beside test-all test-alone test-each test-core test-fast test-tinker-newest test-mcp-older fuzz api-cases loop-times lint types contracts check audit docs notebooks format bench bench-% faults planted soak soak-requests gpu-kit gpu-kit-check crosscheck nano doctor clean
+.PHONY: help environments quickstart mail test test-beside test-all test-alone test-each test-core test-fast test-tinker-newest test-mcp-older fuzz api-cases loop-times lint types contracts check audit docs notebooks format pages bench bench-% faults planted soak soak-requests gpu-kit gpu-kit-check crosscheck nano doctor clean
 
 help:            ## this list
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 16
@@ -209,6 +209,14 @@ lint: $(VENV)/.installed              ## ruff: style and likely bugs
 
 types: $(VENV)/.installed             ## mypy, strict
 	$(BIN)/mypy
+
+pages: $(VENV)/.installed             ## write each page, table and list that is made of the code or of records; the tests compare them
+	for each in docs/make_options_page docs/make_real_models_page docs/make_hardware_page house/make_cli_page compat/make_stubs compat/make_signatures house/test_room_lines; do $(BIN)/python tests/promises/$$each.py || exit; done
+	PYTHONPATH=.:tests $(BIN)/python tests/contracts/environment_matrix.py --page
+	$(BIN)/python -m bench.gpu.tables
+	$(BIN)/python -m bench.faults --page
+	$(BIN)/python -m bench.faults.planted --page
+	$(BIN)/python -m bench.soak tables
 
 notebooks: $(VENV)/.installed         ## make the notebooks under examples/notebooks of their sources
 	$(BIN)/python examples/notebooks/make_notebooks.py
